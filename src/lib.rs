@@ -1,0 +1,3 @@
+//! inferometer: calibrate, simulate, cross-check and plan vLLM servers.
+
+pub mod units;

@@ -1,0 +1,3 @@
+//! The `inferometer` command.
+
+fn main() {}
