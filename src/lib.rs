@@ -2,5 +2,7 @@
 
 pub mod costs;
 pub mod error;
+pub mod metrics;
 pub mod record;
+pub mod traffic;
 pub mod units;

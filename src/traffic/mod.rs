@@ -1,0 +1,6 @@
+//! Who sends what and when.
+//!
+//! Benchmark protocols are sans-I/O state machines here: the simulated and the live driver feed the same
+//! code. Knows no socket, no clock and no engine.
+
+pub mod protocol;
