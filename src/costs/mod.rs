@@ -6,8 +6,10 @@
 
 mod decode;
 mod graphs;
+mod prefill;
 mod step;
 
 pub use decode::{DecodeCosts, NearAttention};
 pub use graphs::padded_batch;
+pub use prefill::{PrefillCosts, StepCosts};
 pub use step::{Fs, PrefillPiece, StepCost, StepShape, fs_from_ns};
