@@ -9,3 +9,4 @@ pub mod record;
 pub mod simulate;
 pub mod traffic;
 pub mod units;
+pub mod fit;
