@@ -124,6 +124,14 @@ fn roughness(batch: &[u32], base: &[f64]) -> f64 {
     (errors.iter().map(|e| e * e).sum::<f64>() / errors.len() as f64).sqrt()
 }
 
+/// ln of the roofline `max(k, c B)` with a rounded corner, from ln k and ln c B: near the corner, where both limits
+/// are close, neither is reached alone. The exponent is the shape that two public servers agree on best.
+fn roofline(latency: f64, bandwidth: f64) -> f64 {
+    const SHARPNESS: f64 = 4.0;
+    let (low, high) = (latency.min(bandwidth), latency.max(bandwidth));
+    high + (SHARPNESS * (low - high)).exp().ln_1p() / SHARPNESS
+}
+
 /// One batch's fitted line.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
@@ -190,7 +198,7 @@ impl<'a> Model<'a> {
     /// The maximum a posteriori line of one batch by Gauss-Newton on (base, ln slope, ln near).
     fn line(&self, batch: u32, hyper: &[f64]) -> Line {
         let b = f64::from(batch).ln();
-        let centre = [hyper[0].max(hyper[1] + b), hyper.get(2).map_or(0.0, |k| k.max(hyper[3] + b))];
+        let centre = [roofline(hyper[0], hyper[1] + b), hyper.get(2).map_or(0.0, |k| roofline(*k, hyper[3] + b))];
         let span = self.span.map(|s| s as f64);
         let order = if span.is_some() { 3 } else { 2 };
         let kv = |x: &[f64; 3], t: &Target| {

@@ -27,6 +27,7 @@
 mod decode;
 mod latency;
 mod observe;
+mod rule;
 mod solve;
 mod start;
 
@@ -37,7 +38,9 @@ use crate::metrics::Z_90;
 use crate::profile::Profile;
 use crate::record::{Measurement, Plan};
 
+pub(crate) use observe::throughput;
 pub use observe::Observations;
+pub use rule::plan_by_rule;
 
 /// Alternations of the two fits; the second moves throughput by less than 0.1 % after the first.
 const ROUNDS: usize = 3;

@@ -57,9 +57,13 @@ impl KvCapacity {
         self.skip_rule_tokens.or(self.server_tokens)
     }
 
-    /// What the skip rule says of a cell: skipped iff `concurrency x (context + max_tokens) > budget`.
+    /// What the skip rule says of a cell: skipped iff `concurrency x (context + max_tokens) > budget`. A cell without
+    /// context is never skipped.
     pub fn judge(&self, context_tokens: u64, concurrency: u32, max_tokens: u64) -> Capacity {
         let demand = u64::from(concurrency).saturating_mul(context_tokens.saturating_add(max_tokens));
+        if context_tokens == 0 {
+            return Capacity::Fits;
+        }
         if let Some(budget) = self.budget() {
             if demand <= budget {
                 return Capacity::Fits;
@@ -115,6 +119,7 @@ mod tests {
             ..KvCapacity::default()
         };
         assert_eq!(kv.judge(16_384, 16, 2_048), Capacity::Fits);
+        assert_eq!(kv.judge(0, 1_000, 2_048), Capacity::Fits);
         let skipped = kv.judge(16_384, 32, 2_048);
         assert_eq!(
             skipped,
