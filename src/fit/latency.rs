@@ -172,14 +172,16 @@ pub(super) fn fit(profile: &mut Profile, observed: &Observations, thorough: bool
     };
     let starts: Vec<Vec<f64>> =
         shifts.iter().map(|shift| start.iter().zip(shift).map(|(s, d)| s + d).collect()).collect();
-    let best = minimise(cost, &starts, if thorough { 0.4 } else { 0.1 }, if thorough { 250 } else { 120 });
+    let best = minimise(cost, &starts, if thorough { 0.4 } else { 0.15 }, if thorough { 600 } else { 300 });
     write(profile, &best);
     let left = residuals(profile, &aims)?;
     let spread = |cold: bool, floor: f64| {
         let own: Vec<f64> =
             left.iter().zip(&aims).filter(|(_, a)| (a.concurrency == 0) == cold).map(|(r, _)| r * r).collect();
+        // The constants were bent towards these residuals: each kind pays its share of them.
         let n = own.len() as f64;
-        (!own.is_empty()).then(|| (own.iter().sum::<f64>() / n).sqrt().max(floor))
+        let constants = NAMES.len() as f64 * n / left.len() as f64;
+        (!own.is_empty()).then(|| (own.iter().sum::<f64>() / (n - constants).max(1.0)).sqrt().max(floor))
     };
     profile.uncertainty.ttft_log = spread(false, TTFT_FLOOR);
     profile.uncertainty.prefill = spread(true, PREFILL_FLOOR);
