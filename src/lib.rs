@@ -2,6 +2,7 @@
 
 pub mod costs;
 pub mod error;
+pub mod estimate;
 pub mod metrics;
 pub mod record;
 pub mod traffic;
