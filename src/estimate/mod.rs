@@ -7,7 +7,9 @@ mod arch;
 mod config;
 mod dtype;
 mod feed_forward;
+mod gpu;
 mod kv;
+mod memory;
 mod mixers;
 mod pattern;
 mod quant;
@@ -17,5 +19,7 @@ pub use arch::{
     Architecture, Attention, FeedForward, Layer, Mixer, Mla, SparseIndex, State, StateKind, Window, distinct_experts,
 };
 pub use dtype::{Dtype, KvDtype};
+pub use gpu::Gpu;
 pub use kv::{Group, KvCapacity, KvLayout, KvOptions, StateMode};
+pub use memory::{MemoryBudget, MemoryOptions, Weights};
 pub use quant::{Part, WeightFormat};
