@@ -39,8 +39,13 @@ fn c27_latent_vectors_are_replicated() {
             (KvDtype::Fp8, "fp8_any_tp"),
             (KvDtype::Fp8DsMla, "fp8_ds_mla_any_tp"),
         ] {
-            let options = KvOptions { tensor_parallel_size: tp, kv_cache_dtype: dtype, ..KvOptions::default() };
-            assert_eq!(layout("C27/config.json", &options).token_bytes, expect[key].as_u64().unwrap(), "{key} {tp}");
+            let options =
+                KvOptions { tensor_parallel_size: tp, kv_cache_dtype: dtype, ..KvOptions::default() };
+            assert_eq!(
+                layout("C27/config.json", &options).token_bytes,
+                expect[key].as_u64().unwrap(),
+                "{key} {tp}"
+            );
         }
     }
     let tp8 = layout("C27/config.json", &KvOptions { tensor_parallel_size: 8, ..KvOptions::default() });
@@ -48,8 +53,12 @@ fn c27_latent_vectors_are_replicated() {
     assert_eq!(capacity.tokens_before_0_21, 611_184);
     let drafting = KvOptions { num_speculative_tokens: 1, ..KvOptions::default() };
     assert_eq!(layout("C27/config.json", &drafting).token_bytes, 71_424);
-    let spread = KvOptions { tensor_parallel_size: 8, decode_context_parallel_size: 4, ..KvOptions::default() };
-    assert_eq!(layout("C27/config.json", &spread).capacity(40 * GIB, 163_840).tokens_before_0_21, 4 * 611_184);
+    let spread =
+        KvOptions { tensor_parallel_size: 8, decode_context_parallel_size: 4, ..KvOptions::default() };
+    assert_eq!(
+        layout("C27/config.json", &spread).capacity(40 * GIB, 163_840).tokens_before_0_21,
+        4 * 611_184
+    );
 }
 
 /// hf-mem#60, vllm#43308: one pool, and tokens depend on the length of the requests.
@@ -65,7 +74,9 @@ fn c28_alternating_windows_share_a_pool() {
         let capacity = layout.capacity(pool, length.parse().unwrap());
         assert_eq!(capacity.num_blocks, 9_793);
         assert_eq!(capacity.blocks_per_request, blocks.as_u64().unwrap());
-        assert!((capacity.max_concurrency - expect["max_concurrency"][length].as_f64().unwrap()).abs() < 1e-12);
+        assert!(
+            (capacity.max_concurrency - expect["max_concurrency"][length].as_f64().unwrap()).abs() < 1e-12
+        );
         assert_eq!(capacity.tokens, expect["new_log_tokens (concurrency*len)"][length].as_u64().unwrap());
         assert_eq!(capacity.tokens_before_0_21, 78_336);
     }
@@ -114,14 +125,17 @@ fn hybrids_raise_the_block_until_a_page_holds_a_state() {
             "linear_num_key_heads":16,"linear_num_value_heads":{v_heads},"linear_key_head_dim":128,
             "linear_value_head_dim":128,"linear_conv_kernel_dim":4,"mamba_ssm_dtype":"{dtype}"}}"#
         );
-        KvLayout::new(&Architecture::from_json("c", &text).unwrap(), &KvOptions::default()).unwrap().block_size
+        KvLayout::new(&Architecture::from_json("c", &text).unwrap(), &KvOptions::default())
+            .unwrap()
+            .block_size
     };
     assert_eq!(gated_delta("bfloat16", 32), 544);
     assert_eq!(gated_delta("float32", 32), 1_056);
     let nemotron = r#"{"num_hidden_layers":4,"hidden_size":4480,"num_attention_heads":40,"num_key_value_heads":8,
         "head_dim":128,"intermediate_size":15680,"vocab_size":1,"dtype":"bfloat16","hybrid_override_pattern":"M-M*",
         "mamba_num_heads":128,"mamba_head_dim":80,"ssm_state_size":128,"n_groups":8,"conv_kernel":4}"#;
-    let layout = KvLayout::new(&Architecture::from_json("c", nemotron).unwrap(), &KvOptions::default()).unwrap();
+    let layout =
+        KvLayout::new(&Architecture::from_json("c", nemotron).unwrap(), &KvOptions::default()).unwrap();
     assert_eq!(layout.block_size, 672, "vllm#24280");
     let kda = r#"{"num_hidden_layers":4,"hidden_size":2048,"num_attention_heads":32,"head_dim":128,"kv_lora_rank":512,
         "qk_rope_head_dim":64,"intermediate_size":5120,"vocab_size":1,"dtype":"bfloat16","layer_group_size":4,
@@ -138,7 +152,9 @@ fn hybrids_take_bytes_per_request_and_bytes_per_token() {
         "linear_num_key_heads":16,"linear_num_value_heads":16,"linear_key_head_dim":128,"linear_value_head_dim":128,
         "mamba_ssm_dtype":"float32"}"#;
     let model = Architecture::from_json("c", text).unwrap();
-    let layout = KvLayout::new(&model, &KvOptions { mamba_cache_mode: StateMode::None, ..KvOptions::default() }).unwrap();
+    let layout =
+        KvLayout::new(&model, &KvOptions { mamba_cache_mode: StateMode::None, ..KvOptions::default() })
+            .unwrap();
     let (short, long) = (layout.capacity(6 * GIB, 1_024), layout.capacity(6 * GIB, 262_144));
     assert_eq!(short.num_blocks, long.num_blocks);
     assert!(2 * short.tokens < long.tokens, "{} {}", short.tokens, long.tokens);

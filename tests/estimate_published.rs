@@ -1,7 +1,14 @@
 //! KV capacity and weights against figures that real vLLM servers printed at start-up.
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "tests of figures")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "tests of figures"
+)]
 
-use inferometer::estimate::{Architecture, Gpu, KvDtype, KvLayout, KvOptions, MemoryBudget, MemoryOptions, StateMode, Weights};
+use inferometer::estimate::{
+    Architecture, Gpu, KvDtype, KvLayout, KvOptions, MemoryBudget, MemoryOptions, StateMode, Weights,
+};
 use serde::Deserialize;
 
 const GIB: f64 = 1_073_741_824.0;
@@ -74,7 +81,8 @@ fn published() -> Published {
 fn layout(server: &Server) -> KvLayout {
     let mut options =
         KvOptions { tensor_parallel_size: server.tensor_parallel_size.unwrap_or(1), ..KvOptions::default() };
-    options.kv_cache_dtype = server.kv_cache_dtype.as_deref().map_or(KvDtype::Auto, |d| KvDtype::parse(d).unwrap());
+    options.kv_cache_dtype =
+        server.kv_cache_dtype.as_deref().map_or(KvDtype::Auto, |d| KvDtype::parse(d).unwrap());
     options.mamba_cache_mode = server.mamba_cache_mode.unwrap_or(StateMode::Align);
     KvLayout::new(&model(&server.config), &options).unwrap()
 }
@@ -141,6 +149,12 @@ fn weights_as_loaded() {
     for loaded in published().weights {
         let ours = Weights::of(&model(&loaded.config), 1).bytes / GIB;
         println!("{:30} {ours:.2} of {:.2} GiB", loaded.name, loaded.gib);
-        assert!(error(ours, loaded.gib) <= 0.03, "{}: {ours} for {} ({})", loaded.name, loaded.gib, loaded.source);
+        assert!(
+            error(ours, loaded.gib) <= 0.03,
+            "{}: {ours} for {} ({})",
+            loaded.name,
+            loaded.gib,
+            loaded.source
+        );
     }
 }

@@ -65,9 +65,10 @@ impl<'a> Config<'a> {
 
     /// Like [`Config::get`], but looks upwards too: for the few fields that composites keep at the top.
     pub(super) fn get_up(&self, names: &[&str]) -> Option<&'a Value> {
-        self.levels.iter().rev().find_map(|(_, map)| {
-            names.iter().find_map(|n| map.get(*n)).filter(|v| !v.is_null())
-        })
+        self.levels
+            .iter()
+            .rev()
+            .find_map(|(_, map)| names.iter().find_map(|n| map.get(*n)).filter(|v| !v.is_null()))
     }
 
     /// An error about `field`.
@@ -179,7 +180,8 @@ mod tests {
     #[test]
     fn a_missing_key_is_named_with_what_is_there() {
         let value = serde_json::json!({"decoder_stuff": {"num_hidden_layers": 3}});
-        let error = Config::new("c.json", &value).unwrap().need(&["num_hidden_layers", "n_layer"]).unwrap_err();
+        let error =
+            Config::new("c.json", &value).unwrap().need(&["num_hidden_layers", "n_layer"]).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("num_hidden_layers") && text.contains("decoder_stuff"), "{text}");
     }

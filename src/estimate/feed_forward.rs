@@ -10,9 +10,11 @@ use super::pattern::LayerKind;
 use crate::error::Result;
 
 const EXPERTS: &[&str] = &["num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"];
-const TOP_K: &[&str] = &["num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "moe_topk"];
+const TOP_K: &[&str] =
+    &["num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "moe_topk"];
 const INNER: &[&str] = &["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "inner_size"];
-const EXPERT_INNER: &[&str] = &["moe_intermediate_size", "expert_hidden_dim", "moe_ffn_hidden_size", "expert_ffn_hidden_size"];
+const EXPERT_INNER: &[&str] =
+    &["moe_intermediate_size", "expert_hidden_dim", "moe_ffn_hidden_size", "expert_ffn_hidden_size"];
 
 /// Whether feed-forward networks are layers of their own, beside those that mix tokens.
 pub(super) fn separate(config: &Config<'_>) -> bool {
@@ -65,7 +67,12 @@ fn shared_inner(config: &Config<'_>, inner: u64) -> Result<u64> {
         "moe_shared_expert_intermediate_size",
         "shared_intermediate_size",
     ])?;
-    let count = config.int(&["n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"])?;
+    let count = config.int(&[
+        "n_shared_experts",
+        "num_shared_experts",
+        "num_shared_expert",
+        "moe_num_shared_experts",
+    ])?;
     Ok(match (given, count) {
         (Some(width), Some(count)) if config.get(&["moe_shared_expert_intermediate_size"]).is_some() => {
             width * count.max(1)
@@ -96,7 +103,8 @@ fn has_experts(config: &Config<'_>, index: usize) -> Result<bool> {
     if config.list(&["mlp_only_layers"]).is_some_and(|l| l.iter().any(|v| v.as_u64() == Some(layer))) {
         return Ok(false);
     }
-    if let Some(step) = config.int(&["decoder_sparse_step", "interleave_moe_layer_step"])?.filter(|s| *s > 0) {
+    if let Some(step) = config.int(&["decoder_sparse_step", "interleave_moe_layer_step"])?.filter(|s| *s > 0)
+    {
         return Ok((layer + 1) % step == 0);
     }
     if let Some(step) = config.int(&["moe_layer_freq"])?.filter(|s| *s > 0) {
@@ -115,7 +123,8 @@ fn four_times(config: &Config<'_>) -> bool {
 
 /// Matrices of a network: three with a gate. Families without a gate name a plain activation.
 fn matrices(config: &Config<'_>) -> u64 {
-    let plain = ["opt", "gpt2", "gpt_neox", "falcon", "phi", "starcoder2", "nemotron", "nemotron_h", "bloom", "mpt"];
+    let plain =
+        ["opt", "gpt2", "gpt_neox", "falcon", "phi", "starcoder2", "nemotron", "nemotron_h", "bloom", "mpt"];
     if plain.contains(&config.model_type().as_str()) { 2 } else { 3 }
 }
 

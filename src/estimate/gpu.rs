@@ -100,14 +100,30 @@ mod tests {
     #[test]
     fn the_catalogue_is_complete_and_plausible() {
         for name in [
-            "A100", "L40S", "H100 SXM", "H100 PCIe", "H100 NVL", "H200 SXM", "H200 NVL", "B200", "B300", "GH200",
-            "MI300X", "MI325X", "RTX 4090", "RTX 5090", "RTX PRO 6000",
+            "A100",
+            "L40S",
+            "H100 SXM",
+            "H100 PCIe",
+            "H100 NVL",
+            "H200 SXM",
+            "H200 NVL",
+            "B200",
+            "B300",
+            "GH200",
+            "MI300X",
+            "MI325X",
+            "RTX 4090",
+            "RTX 5090",
+            "RTX PRO 6000",
         ] {
             let gpu = Gpu::find(name).unwrap();
             let nominal_gib = gpu.memory_gb * 1e9 / f64::from(1 << 30);
             assert!(gpu.visible_gib > 0.85 * nominal_gib && gpu.visible_gib < 1.08 * nominal_gib, "{name}");
             assert!(gpu.bandwidth_gb_s > 500.0 && gpu.bf16_tflops > 100.0 && gpu.interconnect_gb_s >= 64.0);
-            assert!(gpu.fp8_tflops.is_none_or(|f| f > 1.9 * gpu.bf16_tflops && f < 2.1 * gpu.bf16_tflops), "{name}");
+            assert!(
+                gpu.fp8_tflops.is_none_or(|f| f > 1.9 * gpu.bf16_tflops && f < 2.1 * gpu.bf16_tflops),
+                "{name}"
+            );
             assert!(gpu.source.starts_with("https://"), "{name}");
         }
     }

@@ -134,7 +134,8 @@ impl KvLayout {
             }
         }
         let token_bytes = mixers.iter().map(|m| layer_token_bytes(m, model, &options)).sum();
-        let state_bytes = mixers.iter().filter_map(|m| state_of(m)).map(|s| state_bytes(s, model, &options)).max();
+        let state_bytes =
+            mixers.iter().filter_map(|m| state_of(m)).map(|s| state_bytes(s, model, &options)).max();
         let state_bytes = state_bytes.unwrap_or(0);
         let block = block_size(&mixers, model, &options, state_bytes);
         let mut pages: Vec<Page> = Vec::new();
@@ -169,7 +170,9 @@ impl KvLayout {
                 Mixer::State(_) => continue,
             };
             if heads % tp != 0 {
-                return Err(usage(format!("tensor_parallel_size {tp} does not divide {heads} attention heads")));
+                return Err(usage(format!(
+                    "tensor_parallel_size {tp} does not divide {heads} attention heads"
+                )));
             }
         }
         if options.kv_cache_dtype == KvDtype::Auto {
@@ -332,7 +335,10 @@ fn group(mut pages: Vec<Page>) -> Result<(Vec<Group>, u64)> {
             Holds::Tokens(_) => {
                 return Err(Error::new(
                     ErrorKind::Input,
-                    format!("pages of {} and {largest} bytes cannot share a pool: vLLM refuses this model", page.bytes),
+                    format!(
+                        "pages of {} and {largest} bytes cannot share a pool: vLLM refuses this model",
+                        page.bytes
+                    ),
                 ));
             }
         }

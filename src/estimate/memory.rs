@@ -70,7 +70,8 @@ impl Weights {
         self.bytes += dense as f64 * bytes(Part::Dense) / ranks;
         if let FeedForward::Moe { top_k, .. } = layer.feed_forward {
             self.active_params += (expert * top_k) as f64;
-            let all = (expert * experts) as f64 * padding(model, &layer.feed_forward) * bytes(Part::Experts) / ranks;
+            let all = (expert * experts) as f64 * padding(model, &layer.feed_forward) * bytes(Part::Experts)
+                / ranks;
             self.expert_bytes += all;
             // The router is never quantized and whole on every rank.
             self.bytes += all + (hidden * experts) as f64 * model.dtype.bytes() as f64;
@@ -160,7 +161,8 @@ fn widest(layer: &Layer, hidden: u64, ranks: f64) -> f64 {
         FeedForward::None => 0.0,
         FeedForward::Dense { inner, .. } => 3.0 * inner as f64 / ranks,
         FeedForward::Moe { top_k, inner, .. } => {
-            top_k as f64 * (2.0 * inner as f64 / ranks).max(hidden as f64) + top_k as f64 * inner as f64 / ranks
+            top_k as f64 * (2.0 * inner as f64 / ranks).max(hidden as f64)
+                + top_k as f64 * inner as f64 / ranks
         }
     }
 }

@@ -26,7 +26,8 @@ pub(super) fn read(config: &Config<'_>, kind: LayerKind, index: usize, dtype: Dt
 }
 
 const HEADS: &[&str] = &["num_attention_heads", "n_heads", "n_head", "num_heads"];
-const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"];
+const KV_HEADS: &[&str] =
+    &["num_key_value_heads", "n_kv_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"];
 
 /// Attention, latent where the config has a latent rank; nothing where a block is left out.
 fn attention(config: &Config<'_>, window: Window, index: usize) -> Result<Option<Mixer>> {
@@ -111,7 +112,8 @@ fn kv_heads(config: &Config<'_>, heads: u64, index: usize) -> Result<u64> {
 
 /// The explicit head size, else the hidden size shared out over the heads.
 fn head_dim(config: &Config<'_>, heads: u64) -> Result<u64> {
-    if let Some(dim) = config.int(&["head_dim", "attention_head_dim", "kv_channels", "head_size"])?.filter(|d| *d > 0)
+    if let Some(dim) =
+        config.int(&["head_dim", "attention_head_dim", "kv_channels", "head_size"])?.filter(|d| *d > 0)
     {
         return Ok(dim);
     }
@@ -119,7 +121,10 @@ fn head_dim(config: &Config<'_>, heads: u64) -> Result<u64> {
     if hidden % heads == 0 {
         Ok(hidden / heads)
     } else {
-        Err(config.wrong("head_dim", format!("is missing, and hidden_size {hidden} does not divide by {heads} heads")))
+        Err(config.wrong(
+            "head_dim",
+            format!("is missing, and hidden_size {hidden} does not divide by {heads} heads"),
+        ))
     }
 }
 
@@ -163,10 +168,11 @@ fn state(config: &Config<'_>, dtype: Dtype) -> Result<State> {
         return mamba2(config, dtype, hidden);
     }
     if let Some(size) = config.int(&["mamba_d_state", "state_size"])? {
-        let inner = match config.int(&["intermediate_size"])?.filter(|_| config.get(&["mamba_expand"]).is_none()) {
-            Some(inner) => inner,
-            None => hidden * config.int(&["mamba_expand"])?.unwrap_or(2),
-        };
+        let inner =
+            match config.int(&["intermediate_size"])?.filter(|_| config.get(&["mamba_expand"]).is_none()) {
+                Some(inner) => inner,
+                None => hidden * config.int(&["mamba_expand"])?.unwrap_or(2),
+            };
         let kernel = config.int(&["mamba_d_conv", "conv_kernel"])?.unwrap_or(4);
         return Ok(State {
             kind: StateKind::Mamba1,
@@ -227,11 +233,17 @@ fn mamba2(config: &Config<'_>, dtype: Dtype, hidden: u64) -> Result<State> {
     let heads = config.need(&["mamba_num_heads", "mamba_n_heads", "n_mamba_heads"])?;
     let inner = match config.int(&["mamba_d_ssm"])?.filter(|d| *d > 0) {
         Some(inner) => inner,
-        None => match config.float(&["mamba_expand"])?.filter(|_| config.get(&["mamba_head_dim"]).is_none()) {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive factor")]
-            Some(expand) => (expand * hidden as f64) as u64,
-            None => heads * config.need(&["mamba_head_dim", "mamba_d_head", "mamba_headdim"])?,
-        },
+        None => {
+            match config.float(&["mamba_expand"])?.filter(|_| config.get(&["mamba_head_dim"]).is_none()) {
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "a small positive factor"
+                )]
+                Some(expand) => (expand * hidden as f64) as u64,
+                None => heads * config.need(&["mamba_head_dim", "mamba_d_head", "mamba_headdim"])?,
+            }
+        }
     };
     let head_dim = config
         .get(&["mamba_head_dim", "mamba_d_head", "mamba_headdim"])

@@ -14,12 +14,17 @@ mod mixers;
 mod pattern;
 mod quant;
 mod read;
+mod roofline;
+mod verdict;
 
 pub use arch::{
-    Architecture, Attention, FeedForward, Layer, Mixer, Mla, SparseIndex, State, StateKind, Window, distinct_experts,
+    Architecture, Attention, FeedForward, Layer, Mixer, Mla, SparseIndex, State, StateKind, Window,
+    distinct_experts,
 };
 pub use dtype::{Dtype, KvDtype};
 pub use gpu::Gpu;
 pub use kv::{Group, KvCapacity, KvLayout, KvOptions, StateMode};
 pub use memory::{MemoryBudget, MemoryOptions, Weights};
 pub use quant::{Part, WeightFormat};
+pub use roofline::{Efficiency, RooflineCost};
+pub use verdict::{Estimate, EstimateOptions, Verdict};

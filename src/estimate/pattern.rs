@@ -94,8 +94,13 @@ fn from_names(config: &Config<'_>, list: &[Value], count: u64) -> Result<Vec<Lay
         .take(usize::try_from(count).unwrap_or(usize::MAX))
         .map(|entry| {
             Ok(match entry.as_str().unwrap_or_default() {
-                "full_attention" | "attention" | "full" | "global" | "global_attention"
-                | "deepseek_sparse_attention" | "mla" => LayerKind::Attention(Window::Full),
+                "full_attention"
+                | "attention"
+                | "full"
+                | "global"
+                | "global_attention"
+                | "deepseek_sparse_attention"
+                | "mla" => LayerKind::Attention(Window::Full),
                 "sliding_attention" | "sliding" | "sliding_window" | "local" | "local_attention" => {
                     LayerKind::Attention(sliding()?)
                 }
@@ -187,7 +192,9 @@ fn windows(config: &Config<'_>, notes: &mut Vec<String>) -> Result<WindowOf> {
     if let Some(letters) = pattern.and_then(Value::as_str) {
         let letters: Vec<char> = letters.to_uppercase().chars().collect();
         if letters.is_empty() || letters.iter().any(|c| !matches!(c, 'L' | 'G')) {
-            return Err(config.wrong("sliding_window_pattern", "a text of L (local) and G (global) is expected"));
+            return Err(
+                config.wrong("sliding_window_pattern", "a text of L (local) and G (global) is expected")
+            );
         }
         // The last layer is global whatever the pattern says.
         return Ok(Box::new(move |i, count| {
@@ -233,18 +240,46 @@ mod tests {
     #[test]
     fn every_way_to_say_a_pattern() {
         let j = |text: &str| serde_json::from_str::<Value>(text).unwrap();
-        assert_eq!(full_layers(&j(r#"{"num_hidden_layers":12,"sliding_window":8,"sliding_window_pattern":6}"#)), [5, 11]);
-        assert_eq!(full_layers(&j(r#"{"num_hidden_layers":5,"sliding_window":8,"sliding_window_pattern":"LLLG"}"#)), [3, 4]);
-        assert_eq!(full_layers(&j(r#"{"num_hidden_layers":4,"model_type":"gemma2","sliding_window":8}"#)), [1, 3]);
-        assert_eq!(full_layers(&j(r#"{"num_hidden_layers":4,"sliding_window":8,"max_window_layers":3}"#)), [0, 1, 2]);
-        assert_eq!(full_layers(&j(r#"{"num_hidden_layers":2,"sliding_window":8,"use_sliding_window":false}"#)), [0, 1]);
+        assert_eq!(
+            full_layers(&j(r#"{"num_hidden_layers":12,"sliding_window":8,"sliding_window_pattern":6}"#)),
+            [5, 11]
+        );
+        assert_eq!(
+            full_layers(&j(r#"{"num_hidden_layers":5,"sliding_window":8,"sliding_window_pattern":"LLLG"}"#)),
+            [3, 4]
+        );
+        assert_eq!(
+            full_layers(&j(r#"{"num_hidden_layers":4,"model_type":"gemma2","sliding_window":8}"#)),
+            [1, 3]
+        );
+        assert_eq!(
+            full_layers(&j(r#"{"num_hidden_layers":4,"sliding_window":8,"max_window_layers":3}"#)),
+            [0, 1, 2]
+        );
+        assert_eq!(
+            full_layers(&j(r#"{"num_hidden_layers":2,"sliding_window":8,"use_sliding_window":false}"#)),
+            [0, 1]
+        );
         assert_eq!(full_layers(&j(r#"{"num_hidden_layers":2,"sliding_window":8}"#)), [0; 0]);
         assert_eq!(full_layers(&j(r#"{"num_hidden_layers":8,"attention_chunk_size":8192}"#)), [3, 7]);
-        assert_eq!(full_layers(&j(r#"{"num_hidden_layers":4,"linear_attn_config":{"kda_layers":[1,2,3],"full_attn_layers":[4]}}"#)), [3]);
-        assert_eq!(full_layers(&j(r#"{"num_hidden_layers":8,"attn_layer_period":8,"attn_layer_offset":4}"#)), [4]);
+        assert_eq!(
+            full_layers(&j(
+                r#"{"num_hidden_layers":4,"linear_attn_config":{"kda_layers":[1,2,3],"full_attn_layers":[4]}}"#
+            )),
+            [3]
+        );
+        assert_eq!(
+            full_layers(&j(r#"{"num_hidden_layers":8,"attn_layer_period":8,"attn_layer_offset":4}"#)),
+            [4]
+        );
         assert_eq!(full_layers(&j(r#"{"num_hidden_layers":7,"layer_group_size":3}"#)), [2, 5, 6]);
         assert_eq!(full_layers(&j(r#"{"num_hidden_layers":4,"hybrid_override_pattern":"M-*E"}"#)), [2]);
-        assert_eq!(full_layers(&j(r#"{"num_hidden_layers":8,"full_attention_interval":4,"linear_num_value_heads":2}"#)), [3, 7]);
+        assert_eq!(
+            full_layers(&j(
+                r#"{"num_hidden_layers":8,"full_attention_interval":4,"linear_num_value_heads":2}"#
+            )),
+            [3, 7]
+        );
     }
 
     #[test]

@@ -80,15 +80,19 @@ impl WeightFormat {
             "bitsandbytes" if quant.get("load_in_8bit").and_then(Value::as_bool) == Some(true) => 1.0,
             "bitsandbytes" => 0.5 + 4.0 / 64.0,
             "compressed-tensors" => Self::compressed(quant),
-            "modelopt" | "modelopt_fp4" | "modelopt_mixed" | "" if !algorithm.is_empty() => match algorithm.as_str() {
-                "nvfp4" | "nvfp4_awq" | "w4a8_nvfp4_fp8" => 0.5 + 1.0 / 16.0,
-                "mxfp8" => 1.0 + 1.0 / 32.0,
-                _ => 1.0,
-            },
+            "modelopt" | "modelopt_fp4" | "modelopt_mixed" | "" if !algorithm.is_empty() => {
+                match algorithm.as_str() {
+                    "nvfp4" | "nvfp4_awq" | "w4a8_nvfp4_fp8" => 0.5 + 1.0 / 16.0,
+                    "mxfp8" => 1.0 + 1.0 / 32.0,
+                    _ => 1.0,
+                }
+            }
             _ => {
                 return Err(config.wrong(
                     "quantization_config.quant_method",
-                    format!("the size of weights stored as {method:?} is not known; give their bytes instead"),
+                    format!(
+                        "the size of weights stored as {method:?} is not known; give their bytes instead"
+                    ),
                 ));
             }
         };
@@ -151,15 +155,17 @@ impl WeightFormat {
         if self.experts_only && part != Part::Experts {
             return self.plain;
         }
-        let plain = self.ignored.iter().any(|entry| {
-            fragments.iter().any(|f| entry.contains(f)) && Self::names_layer(entry, layer)
-        });
+        let plain = self
+            .ignored
+            .iter()
+            .any(|entry| fragments.iter().any(|f| entry.contains(f)) && Self::names_layer(entry, layer));
         if plain { self.plain } else { self.quantized }
     }
 
     /// Whether an entry of an ignore list speaks of `layer`, or of no layer in particular.
     fn names_layer(entry: &str, layer: usize) -> bool {
-        let after = entry.split_once("layers.").or_else(|| entry.split_once("layers\\.")).map(|(_, rest)| rest);
+        let after =
+            entry.split_once("layers.").or_else(|| entry.split_once("layers\\.")).map(|(_, rest)| rest);
         let digits = after.map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
         match digits.as_deref() {
             None | Some("") => true,

@@ -107,10 +107,9 @@ fn model_dtype(config: &Config<'_>, notes: &mut Vec<String>) -> Result<Dtype> {
 
 /// Whether the output matrix is the embedding; what a file leaves out is the family's default.
 fn tied(config: &Config<'_>) -> bool {
-    config
-        .get_up(&["tie_word_embeddings"])
-        .and_then(Value::as_bool)
-        .unwrap_or_else(|| config.model_type().starts_with("gemma") || config.model_type().starts_with("cohere"))
+    config.get_up(&["tie_word_embeddings"]).and_then(Value::as_bool).unwrap_or_else(|| {
+        config.model_type().starts_with("gemma") || config.model_type().starts_with("cohere")
+    })
 }
 
 /// Parameters of vision and audio towers, from their sizes: four square projections and a feed-forward
