@@ -132,6 +132,23 @@ fn single_stream_rates_of_public_reports() {
     }
 }
 
+/// Time to the first token of a cold prompt, computed in steps of 2,048 tokens. A data sheet says less about
+/// prompts than about decoding: the error is printed as it is and held only to a factor.
+#[test]
+fn cold_prompts_of_a_public_report() {
+    let cost = cost("qwen3-4b", "RTX 5090", 1);
+    for (prompt, seconds) in [(9_157_u64, 0.517), (91_056, 17.6)] {
+        let steps = (0..prompt).step_by(2048).map(|computed_before| {
+            let piece =
+                PrefillPiece { tokens: 2048.min(prompt - computed_before), computed_before, finishes: false };
+            cost.step(&StepShape { decode_seqs: 0, decode_resident: 0, prefill: &[piece] })
+        });
+        let ours = steps.sum::<u64>() as f64 * 1e-15;
+        println!("{prompt} tokens: {ours:.2} of {seconds} s");
+        assert!((0.5..2.0).contains(&(ours / seconds)), "{ours} s for {seconds} s (the report above)");
+    }
+}
+
 #[test]
 fn verdicts_before_anyone_buys() {
     let gpu = |name: &str| -> &'static Gpu { Gpu::find(name).unwrap() };

@@ -17,7 +17,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Parses a name of PyTorch (`torch.bfloat16`, `half`).
+    /// Parses a name of `PyTorch` (`torch.bfloat16`, `half`).
     pub fn parse(text: &str) -> Option<Self> {
         match text.trim_start_matches("torch.").to_lowercase().as_str() {
             "float16" | "fp16" | "half" => Some(Self::Float16),

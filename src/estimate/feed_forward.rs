@@ -105,10 +105,10 @@ fn has_experts(config: &Config<'_>, index: usize) -> Result<bool> {
     }
     if let Some(step) = config.int(&["decoder_sparse_step", "interleave_moe_layer_step"])?.filter(|s| *s > 0)
     {
-        return Ok((layer + 1) % step == 0);
+        return Ok((layer + 1).is_multiple_of(step));
     }
     if let Some(step) = config.int(&["moe_layer_freq"])?.filter(|s| *s > 0) {
-        return Ok(layer % step == 0);
+        return Ok(layer.is_multiple_of(step));
     }
     if let Some(period) = config.int(&["expert_layer_period"])?.filter(|s| *s > 0) {
         return Ok(layer % period == config.int(&["expert_layer_offset"])?.unwrap_or(0));

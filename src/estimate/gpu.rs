@@ -65,7 +65,7 @@ impl Gpu {
     /// A usage error that lists the names.
     pub fn find(name: &str) -> Result<&'static Gpu> {
         let plain = |text: &str| -> String {
-            text.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
+            text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
         };
         let wanted = plain(name);
         Self::all()

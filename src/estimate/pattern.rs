@@ -119,8 +119,11 @@ fn from_names(config: &Config<'_>, list: &[Value], count: u64) -> Result<Vec<Lay
         .collect()
 }
 
+/// Whether the layer of that index is recurrent.
+type IsState = Box<dyn Fn(u64) -> bool>;
+
 /// Which layers of a model without a list are recurrent; `None` if none is.
-fn recurrent_layers(config: &Config<'_>, count: u64) -> Result<Option<Box<dyn Fn(u64) -> bool>>> {
+fn recurrent_layers(config: &Config<'_>, count: u64) -> Result<Option<IsState>> {
     if let Some(linear) = config.part("linear_attn_config") {
         // Numbered from one.
         let Some(list) = linear.list(&["kda_layers"]) else { return Ok(None) };

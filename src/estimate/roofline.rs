@@ -4,9 +4,14 @@
 //! Knows an architecture, a GPU and stated efficiencies. Knows no measurement: a fitted cost is better.
 //!
 //! A decode step of `B` sequences with `S` tokens in the cache takes
-//! `overhead + max(bytes of weights / bandwidth, operations(B) / arithmetic) + bytes of states(B) / bandwidth
-//! + exchange(B) + S * bytes of KV / bandwidth`, where of the weights of routed experts only those that `B`
-//! tokens use are read ([`distinct_experts`]), and layers with a window read no more than the window.
+//!
+//! ```text
+//! fixed + max(bytes of weights / bandwidth, operations(B) / arithmetic)
+//!       + B * bytes of state / bandwidth + exchange(B) + S * bytes of KV a token / bandwidth
+//! ```
+//!
+//! where of the weights of routed experts only those that `B` tokens use are read ([`distinct_experts`]), and
+//! layers with a window read no more than the window.
 
 use super::arch::{Architecture, FeedForward, Mixer, Window, distinct_experts};
 use super::gpu::Gpu;
@@ -15,7 +20,7 @@ use super::memory::Weights;
 use crate::costs::{DecodeCosts, Fs, NearAttention, StepCost, StepShape, fs_from_ns};
 
 /// What share of the data sheet a real kernel reaches. The defaults are round figures between published
-/// measurements of decode kernels (70 to 90 % of bandwidth) and of large matrix products (50 to 70 %).
+/// measurements of decode kernels (70 to 90 % of bandwidth) and of large matrix products (55 to 80 %).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Efficiency {
     /// Of memory bandwidth.
@@ -40,8 +45,8 @@ impl Default for Efficiency {
     fn default() -> Self {
         Self {
             bandwidth: 0.8,
-            arithmetic: 0.6,
-            attention: 0.4,
+            arithmetic: 0.65,
+            attention: 0.6,
             interconnect: 0.6,
             step_us: 300.0,
             layer_us: 10.0,
@@ -186,8 +191,9 @@ impl RooflineCost {
 
     /// Experts by their number and use; their bytes are shared out by parameters.
     fn add_experts(&mut self, model: &Architecture, all_ns: f64) {
-        let size = |f: &FeedForward| match f.params(model.hidden_size) {
-            (_, expert, experts) => (expert * experts) as f64,
+        let size = |f: &FeedForward| {
+            let (_, expert, experts) = f.params(model.hidden_size);
+            (expert * experts) as f64
         };
         let total: f64 = model.layers.iter().map(|l| size(&l.feed_forward)).sum();
         for layer in &model.layers {
