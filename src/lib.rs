@@ -5,5 +5,6 @@ pub mod error;
 pub mod estimate;
 pub mod metrics;
 pub mod record;
+pub mod rng;
 pub mod traffic;
 pub mod units;
