@@ -82,13 +82,16 @@ fn c37_ids_and_lengths() {
     let again = twice(r#"{"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": [3]}"#);
     assert_eq!(hits(&again, 16)[1], 512);
     // Blocks of 16 tokens read as 512 would make prompts of 64 tokens out of 2,000: refused, with the remedy.
-    let small: String = (0..4).map(|i| format!("{{\"timestamp\": {i}, \"input_length\": 64, \"output_length\": 1, \"hash_ids\": [1, 2, 3, {i}]}}\n")).collect();
+    let row = |i: u64| {
+        format!(r#"{{"timestamp": {i}, "input_length": 64, "output_length": 1, "hash_ids": [1, 2, 3, {i}]}}"#)
+    };
+    let small = (0..4).map(row).collect::<Vec<_>>().join("\n");
     assert!(message(text(&small)).contains("block_tokens = 16"));
     let options = TraceOptions { block_tokens: 16, ..TraceOptions::default() };
     assert_eq!(hits(&Trace::read("t", small.as_bytes(), &options).unwrap(), 16), [0, 48, 48, 48]);
 }
 
-/// vllm#55937, RAGPulse, aiperf#786.
+/// vllm#55937, `RAGPulse`, aiperf#786.
 #[test]
 fn c38_order_and_odd_numbers() {
     let trace = read("cases/C38/order.jsonl");

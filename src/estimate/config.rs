@@ -17,6 +17,8 @@ const LANGUAGE_PARTS: &[&str] = &[
     "language_model",
     "text_model_config",
     "thinker_config",
+    "lm_config",
+    "decoder",
 ];
 
 /// The language model's part of a `config.json`, with the levels above it.

@@ -129,7 +129,8 @@ fn head_dim(config: &Config<'_>, heads: u64) -> Result<u64> {
 }
 
 fn mla(config: &Config<'_>, kv_rank: u64) -> Result<Mla> {
-    let rope_dim = config.need(&["qk_rope_head_dim"])?;
+    // Zero is a value: latent attention without a rotary part.
+    let rope_dim = config.int(&["qk_rope_head_dim"])?.ok_or_else(|| config.missing(&["qk_rope_head_dim"]))?;
     let nope_dim = config.int(&["qk_nope_head_dim"])?.unwrap_or(0);
     let index = match config.int(&["index_topk"])?.filter(|k| *k > 0) {
         None => None,

@@ -143,7 +143,9 @@ fn recurrent_layers(config: &Config<'_>, count: u64) -> Result<Option<IsState>> 
         return Ok(Some(Box::new(move |i| i % period != offset)));
     }
     let has_state = config.get(&["linear_num_value_heads"]).is_some();
-    if let Some(interval) = config.int(&["full_attention_interval"])?.filter(|p| *p > 0 && has_state) {
+    if has_state {
+        // Qwen3-Next's own default.
+        let interval = config.int(&["full_attention_interval"])?.filter(|p| *p > 0).unwrap_or(4);
         return Ok(Some(Box::new(move |i| (i + 1) % interval != 0)));
     }
     if let Some(group) = config.int(&["layer_group_size"])?.filter(|g| *g > 1) {

@@ -32,12 +32,18 @@ impl Architecture {
         let hidden_size = config.need(&["hidden_size", "n_embd", "d_model", "dim"])?;
         let kinds = kinds(config, count, &mut notes)?;
         let own_cache = count - config.int(&["num_kv_shared_layers"])?.unwrap_or(0).min(count);
+        // Cross-layer attention: so many consecutive layers use the cache of their first.
+        let shared_by = match config.int(&["cla_share_factor"])?.filter(|f| *f > 0) {
+            Some(factor) if config.flag(&["use_cla"]) => factor,
+            _ => 1,
+        };
         let mut layers = Vec::with_capacity(kinds.len());
         for (index, kind) in kinds.iter().enumerate() {
             let mut mixers = mixers::read(config, *kind, index, dtype)?;
             for mixer in &mut mixers {
                 if let Mixer::Attention(attention) = mixer {
-                    attention.shares_cache = index as u64 >= own_cache;
+                    attention.shares_cache =
+                        index as u64 >= own_cache || !(index as u64).is_multiple_of(shared_by);
                 }
             }
             let feed_forward = match kind {
@@ -68,13 +74,16 @@ impl Architecture {
             name: name.to_owned(),
             hidden_size,
             vocab_size,
-            max_model_len: config.int(&[
-                "max_position_embeddings",
-                "model_max_length",
-                "max_sequence_length",
-                "seq_length",
-                "n_positions",
-            ])?,
+            max_model_len: config
+                .get_up(&[
+                    "max_position_embeddings",
+                    "model_max_length",
+                    "max_sequence_length",
+                    "seq_length",
+                    "n_positions",
+                ])
+                .map(|v| config.as_int("max_position_embeddings", v))
+                .transpose()?,
             dtype,
             weights: WeightFormat::read(config, dtype)?,
             tied_embeddings: tied(config),
