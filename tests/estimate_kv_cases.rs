@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use inferometer::estimate::{Architecture, KvDtype, KvLayout, KvOptions, StateMode};
+use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
 
@@ -142,6 +143,161 @@ fn hybrids_raise_the_block_until_a_page_holds_a_state() {
         "short_conv_kernel_size":4}"#;
     let layout = KvLayout::new(&Architecture::from_json("c", kda).unwrap(), &KvOptions::default()).unwrap();
     assert_eq!((layout.state_bytes, layout.block_size), (2_170_880, 1_920));
+}
+
+/// club-3090#1047: 48 value heads, an 8-bit cache, "block size to 1568", "padding by 0.13 %".
+#[test]
+fn the_block_of_a_hybrid_with_a_small_cache() {
+    let text = r#"{"num_hidden_layers":4,"hidden_size":5120,"num_attention_heads":24,"num_key_value_heads":4,"head_dim":256,
+        "intermediate_size":17408,"vocab_size":1,"dtype":"bfloat16","full_attention_interval":4,
+        "linear_num_key_heads":16,"linear_num_value_heads":48,"linear_key_head_dim":128,"linear_value_head_dim":128,
+        "mamba_ssm_dtype":"float32"}"#;
+    let options = KvOptions { kv_cache_dtype: KvDtype::Fp8, ..KvOptions::default() };
+    let layout = KvLayout::new(&Architecture::from_json("c", text).unwrap(), &options).unwrap();
+    assert_eq!(layout.block_size, 1_568);
+    let padding = (layout.block_size * 2048) as f64 / layout.state_bytes as f64 - 1.0;
+    assert!((padding - 0.0013).abs() < 5e-5, "{padding}");
+}
+
+/// GLM-5.1 on eight GPUs: sparse attention keeps an index beside packed latent vectors.
+#[test]
+fn sparse_attention_keeps_an_index() {
+    let text = r#"{"model_type":"glm_moe_dsa","num_hidden_layers":78,"hidden_size":6144,"num_attention_heads":64,
+        "kv_lora_rank":512,"q_lora_rank":2048,"qk_rope_head_dim":64,"qk_nope_head_dim":192,"v_head_dim":256,
+        "index_topk":2048,"index_head_dim":128,"index_n_heads":32,"intermediate_size":12288,"vocab_size":154880,
+        "dtype":"bfloat16"}"#;
+    let model = Architecture::from_json("c", text).unwrap();
+    let options = KvOptions { tensor_parallel_size: 8, kv_cache_dtype: KvDtype::Fp8, ..KvOptions::default() };
+    let layout = KvLayout::new(&model, &options).unwrap();
+    assert_eq!((layout.token_bytes, layout.block_size), (78 * (656 + 132), 64));
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "19.55 GiB")]
+    let capacity = layout.capacity((19.55 * GIB as f64) as u64, 202_752);
+    assert_eq!(capacity.tokens_before_0_21, 341_504);
+}
+
+fn layers(extra: &str) -> String {
+    format!(
+        r#"{{"num_hidden_layers":8,"hidden_size":1024,"num_attention_heads":16,"num_key_value_heads":4,"head_dim":64,
+        "intermediate_size":4096,"vocab_size":1000,"dtype":"bfloat16"{extra}}}"#
+    )
+}
+
+fn small(extra: &str, options: &KvOptions) -> KvLayout {
+    KvLayout::new(&Architecture::from_json("c", &layers(extra)).unwrap(), options).unwrap()
+}
+
+/// One token in one layer of the small model: 2 x 4 heads x 64 x 2 bytes.
+const SMALL: u64 = 1024;
+
+#[test]
+fn kinds_of_attention_and_what_they_keep() {
+    let plain = KvOptions::default();
+    for (extra, layers) in [
+        ("", 8),
+        (r#","num_kv_shared_layers":3"#, 5),
+        (r#","use_cla":true,"cla_share_factor":2"#, 4),
+        (
+            r#","block_configs":[{"attention":{"no_op":true},"ffn":{}},{"attention":{"n_heads_in_group":4},"ffn":{}},
+            {"attention":{"n_heads_in_group":4},"ffn":{}},{"attention":{"n_heads_in_group":4},"ffn":{}},
+            {"attention":{"n_heads_in_group":4},"ffn":{}},{"attention":{"n_heads_in_group":4},"ffn":{}},
+            {"attention":{"n_heads_in_group":4},"ffn":{}},{"attention":{"replace_with_linear":true},"ffn":{}}]"#,
+            6,
+        ),
+    ] {
+        assert_eq!(small(extra, &plain).token_bytes, layers * SMALL, "{extra}");
+    }
+    assert_eq!(
+        small(r#","num_key_value_heads":null"#, &plain).token_bytes,
+        4 * 8 * SMALL,
+        "as many as queries"
+    );
+    // A request of 20,000 tokens in windows of 1,024: window and step, a block more; chunks need no block more.
+    let sliding = small(r#","sliding_window":1024"#, &plain);
+    assert_eq!(
+        (sliding.groups.len(), sliding.blocks_per_request(20_000)),
+        (1, (1023 + 8192_u64).div_ceil(16) + 1)
+    );
+    let chunked = small(r#","attention_chunk_size":1024"#, &plain);
+    assert_eq!(chunked.groups.len(), 4);
+    assert_eq!(chunked.blocks_per_request(20_000), 1250 + 3 * (1024 + 8192_u64).div_ceil(16));
+    let unused = small(r#","sliding_window":1024,"use_sliding_window":false"#, &plain);
+    assert_eq!(unused.blocks_per_request(20_000), 1250);
+    // Wider heads in global layers: their blocks hold fewer or more tokens, so that pages are equal.
+    let mixed = small(
+        r#","sliding_window":64,"sliding_window_pattern":4,"global_head_dim":128,"num_global_key_value_heads":1"#,
+        &plain,
+    );
+    assert_eq!(mixed.groups.iter().map(|g| g.block_tokens).max(), Some(32));
+}
+
+#[test]
+fn ranks_share_heads_and_formats_shrink_them() {
+    for (tp, share) in [(1, 1), (2, 2), (4, 4), (8, 4), (16, 4)] {
+        let options = KvOptions { tensor_parallel_size: tp, ..KvOptions::default() };
+        assert_eq!(small("", &options).token_bytes, 8 * SMALL / share, "{tp}");
+    }
+    for (dtype, bytes) in [("fp8", 512), ("fp8_per_token_head", 512 + 2 * 4 * 4), ("nvfp4", 2 * 4 * 36)] {
+        let options = KvOptions { kv_cache_dtype: KvDtype::parse(dtype).unwrap(), ..KvOptions::default() };
+        assert_eq!(small("", &options).token_bytes, 8 * bytes, "{dtype}");
+    }
+    // What the checkpoint asks for, unless told otherwise.
+    let scheme = r#","quantization_config":{"quant_method":"modelopt","quant_algo":"FP8","kv_cache_quant_algo":"FP8"}"#;
+    assert_eq!(small(scheme, &KvOptions::default()).token_bytes, 8 * 512);
+    let told = KvOptions { kv_cache_dtype: KvDtype::Bfloat16, ..KvOptions::default() };
+    assert_eq!(small(scheme, &told).token_bytes, 8 * SMALL);
+}
+
+#[test]
+fn configs_without_sense_are_refused_by_field() {
+    for (extra, field) in [
+        (r#","num_key_value_heads":17"#, "num_key_value_heads"),
+        (r#","num_hidden_layers":0"#, "num_hidden_layers"),
+        (r#","num_hidden_layers":-1"#, "num_hidden_layers"),
+        (r#","num_hidden_layers":"8""#, "num_hidden_layers"),
+        (r#","hidden_size":null"#, "hidden_size"),
+        (r#","head_dim":null,"num_attention_heads":12"#, "head_dim"),
+        (r#","dtype":"int3""#, "dtype"),
+        (r#","kv_lora_rank":512"#, "qk_rope_head_dim"),
+        (r#","layer_types":["full_attention"]"#, "layer_types"),
+        (r#","compress_ratios":[4]"#, "compress_ratios"),
+        (r#","quantization_config":{"quant_method":"tangled"}"#, "quant_method"),
+    ] {
+        let error = Architecture::from_json("c.json", &layers(extra)).unwrap_err().to_string();
+        assert!(error.contains("c.json") && error.contains(field), "{extra}: {error}");
+    }
+    assert!(Architecture::from_json("c.json", "{\n\"a\": }").unwrap_err().to_string().contains("c.json:2"));
+    assert!(Architecture::from_json("c.json", "[]").is_err());
+}
+
+proptest! {
+    #[test]
+    fn capacity_obeys_its_laws(
+        layers in 1_u64..40, heads_log in 0_u32..4, window in prop::option::of(1_u64..5000), pattern in 1_u64..7,
+        gib in 1_u64..100, length in 1_u64..300_000, tp_log in 0_u32..3,
+    ) {
+        let sliding = window.map_or(String::new(), |w| format!(r#","sliding_window":{w},"sliding_window_pattern":{pattern}"#));
+        let text = format!(
+            r#"{{"num_hidden_layers":{layers},"hidden_size":1024,"num_attention_heads":8,"num_key_value_heads":{},
+            "head_dim":64,"intermediate_size":1,"vocab_size":1,"dtype":"bfloat16"{sliding}}}"#, 1 << heads_log);
+        let model = Architecture::from_json("c", &text).unwrap();
+        let options = KvOptions { tensor_parallel_size: 1 << tp_log, ..KvOptions::default() };
+        let layout = KvLayout::new(&model, &options).unwrap();
+        let capacity = layout.capacity(gib * GIB, length);
+        // Blocks fit, and one more would not.
+        prop_assert!(capacity.num_blocks * layout.block_bytes <= gib * GIB);
+        prop_assert!((capacity.num_blocks + 1) * layout.block_bytes > gib * GIB);
+        // Longer requests never need less; the longest that fits, fits, and the next does not.
+        prop_assert!(layout.blocks_per_request(length) <= layout.blocks_per_request(length + 1));
+        let longest = layout.longest_request(gib * GIB, length);
+        prop_assert!(layout.blocks_per_request(longest) <= capacity.num_blocks || longest == 0);
+        prop_assert!(longest == length || layout.blocks_per_request(longest + 1) > capacity.num_blocks);
+        // With windows treated as full there is one group, and a block is sixteen tokens of every layer.
+        let all_full = KvOptions { disable_hybrid_kv_cache_manager: true, ..options };
+        let full = KvLayout::new(&model, &all_full).unwrap();
+        prop_assert_eq!(full.groups.len(), 1);
+        prop_assert_eq!(full.token_bytes, layout.token_bytes);
+        prop_assert_eq!(full.block_bytes, 16 * full.token_bytes);
+    }
 }
 
 /// Capacity of a hybrid is two numbers; the token figure changes with the length though nothing is stored otherwise.

@@ -3,7 +3,8 @@
 
 use inferometer::costs::{PrefillPiece, StepCost, StepShape};
 use inferometer::estimate::{
-    Architecture, Efficiency, Estimate, EstimateOptions, Gpu, KvOptions, RooflineCost, Verdict, Weights,
+    Architecture, Efficiency, Estimate, EstimateOptions, Gpu, KvOptions, Resource, RooflineCost, Setup,
+    Transfer, Verdict, Weights,
 };
 use proptest::prelude::*;
 
@@ -178,4 +179,28 @@ fn verdicts_before_anyone_buys() {
         EstimateOptions { kv_cache_memory_bytes: Some(1 << 30), max_model_len: Some(8_192), ..plain };
     let hybrid = verdict("qwen3.6-35b-a3b-nvfp4", "RTX 5090", &small_pool);
     assert!(hybrid.notes.iter().any(|n| n.contains("however short")), "{:?}", hybrid.notes);
+}
+
+/// One model measured on two GPUs by two people: the cost of the one, moved to the other.
+#[test]
+fn a_cost_is_transferred_by_the_resource_that_bounds_it() {
+    let (model, options) = (model("llama-3.1-8b"), KvOptions::default());
+    let on = |gpu| Setup { model: &model, gpu: Gpu::find(gpu).unwrap(), options: &options };
+    // Measured on the A100 at one stream; the slope is the roofline's own.
+    let mut fitted = cost("llama-3.1-8b", "A100-40GB", 1).decode_costs(&[1]);
+    fitted.base_ms = vec![1e3 / 75.0 - fitted.slope_ns[0] * 1_088.0 * 1e-6];
+    let same = Transfer::new(&fitted, on("A100-40GB"), on("A100-40GB")).unwrap();
+    assert_eq!(same.decode, fitted);
+    let moved = Transfer::new(&fitted, on("A100-40GB"), on("H100")).unwrap();
+    let ours = moved.decode.step_ms(1.0, 300.0);
+    println!("Llama-3.1-8B, one stream, A100 to H100: {ours:.2} of 6.48 ms");
+    assert!((ours / 6.48 - 1.0).abs() < 0.05, "{ours}");
+    assert_eq!(moved.terms[0].bound_by, Resource::Bandwidth);
+    for term in &moved.terms {
+        assert!(term.low <= term.factor && term.factor <= term.high && term.factor < 1.0, "{term:?}");
+    }
+    // A term that the model does not have cannot be moved.
+    fitted.near = Some(inferometer::costs::NearAttention { span_tokens: 128, slope_ns: vec![1.0] });
+    let error = Transfer::new(&fitted, on("A100-40GB"), on("H100")).unwrap_err();
+    assert!(error.to_string().contains("near"), "{error}");
 }

@@ -205,6 +205,31 @@ fn plain_forms_and_units() {
 }
 
 #[test]
+fn plain_traces_may_have_stamps_and_other_delimiters() {
+    let csv = text("\u{feff}timestamp;prompt_tokens;output_tokens\n2024-05-12T00:00:00Z;5;6\n2024-05-12 00:00:01.5;7;8\n").unwrap();
+    assert_eq!((offsets(&csv), tokens(&csv)), (vec![0.0, 1.5], vec![(5, 6), (7, 8)]));
+    assert!(csv.start_nanos.is_some() && noted(&csv, "no zone"));
+    let tabs = text("arrival_s\tprompt_tokens\toutput_tokens\n1\t5\t6\n").unwrap();
+    assert_eq!(tokens(&tabs), [(5, 6)]);
+    let row = |t: &str| format!(r#"{{"timestamp": "{t}", "input_length": 5, "output_length": 6}}"#);
+    let lines = text(&[row("2024-05-12T00:00:00Z"), row("2024-05-12T00:00:02+00:00")].join("\n")).unwrap();
+    assert_eq!(offsets(&lines), [0.0, 2.0]);
+    assert!(message(text(&[row("5"), row("2024-05-12T00:00:02")].join("\n"))).contains(":2: timestamp"));
+    assert!(
+        message(text("arrival_s,prompt_tokens,output_tokens\n2024-05-12 00:00:00,1,1\n7,1,1\n"))
+            .contains(":3: arrival_s")
+    );
+}
+
+#[test]
+fn requests_that_are_too_long_are_told_and_never_clipped() {
+    let trace = read("data/traces/mooncake-conversation-first-1000.jsonl");
+    let long: Vec<u64> = trace.longer_than(65_536).map(|r| r.line).collect();
+    assert!(!long.is_empty() && long.len() < 100, "{}", long.len());
+    assert_eq!(trace.longer_than(1 << 20).count(), 0);
+}
+
+#[test]
 fn azure_2023_code_as_its_authors_published_it() {
     let trace = read("data/traces/azure-2023-code.csv");
     assert_eq!((trace.rows, trace.requests.len()), (8_819, 8_819));

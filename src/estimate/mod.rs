@@ -15,6 +15,7 @@ mod pattern;
 mod quant;
 mod read;
 mod roofline;
+mod transfer;
 mod verdict;
 
 pub use arch::{
@@ -26,5 +27,6 @@ pub use gpu::Gpu;
 pub use kv::{Group, KvCapacity, KvLayout, KvOptions, StateMode};
 pub use memory::{MemoryBudget, MemoryOptions, Weights};
 pub use quant::{Part, WeightFormat};
-pub use roofline::{Efficiency, RooflineCost};
+pub use roofline::{Efficiency, Resource, RooflineCost};
+pub use transfer::{Setup, Term, Transfer};
 pub use verdict::{Estimate, EstimateOptions, Verdict};

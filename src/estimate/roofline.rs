@@ -56,6 +56,17 @@ impl Default for Efficiency {
     }
 }
 
+/// What bounds a term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Memory bandwidth.
+    Bandwidth,
+    /// Arithmetic.
+    Arithmetic,
+    /// Launches and synchronisation, the same on every GPU.
+    Fixed,
+}
+
 /// The cost of steps on one GPU, or on several with tensor parallelism. Times in nanoseconds inside.
 #[derive(Clone, Debug)]
 pub struct RooflineCost {
@@ -221,6 +232,33 @@ impl RooflineCost {
             + self.state_ns * batch
             + self.exchange_ns.0
             + self.exchange_ns.1 * batch
+    }
+
+    /// Which resource bounds the products of a decode batch.
+    pub(super) fn products_bound(&self, batch: f64) -> Resource {
+        let products = self.token_ns * batch + self.sample_ns * batch;
+        if self.products_ns(batch, batch) > products { Resource::Bandwidth } else { Resource::Arithmetic }
+    }
+
+    /// Everything of a decode step that does not depend on context, nanoseconds.
+    pub(super) fn decode_base_ns(&self, batch: f64) -> f64 {
+        self.base_ns(batch)
+    }
+
+    /// What is the same on every GPU: launches and synchronisation, nanoseconds.
+    pub(super) fn decode_fixed_ns(&self) -> f64 {
+        self.fixed_ns.0
+    }
+
+    /// One prompt token's products, and its attention to one token, nanoseconds.
+    pub(super) fn prompt_ns(&self) -> (f64, f64) {
+        let windows: f64 = self.prompt_windows.iter().map(|(_, ns)| ns).sum();
+        (self.token_ns, self.prompt_ns + windows)
+    }
+
+    /// Reading one cached token, in layers that see all and in those with windows, nanoseconds.
+    pub(super) fn read_ns(&self) -> (f64, f64) {
+        (self.full_ns, self.windows.iter().map(|(_, ns)| ns).sum())
     }
 
     fn line(&self, batch: u32) -> Line {

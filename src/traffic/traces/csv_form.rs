@@ -22,15 +22,17 @@ struct Columns {
     images: Option<usize>,
 }
 
-pub(super) fn read(name: &str, reader: impl BufRead, options: &TraceOptions) -> Result<Trace> {
-    let mut csv = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(reader);
+pub(super) fn read(name: &str, mut reader: impl BufRead, options: &TraceOptions) -> Result<Trace> {
+    let delimiter = delimiter(name, &mut reader)?;
+    let mut csv = csv::ReaderBuilder::new().delimiter(delimiter).trim(csv::Trim::All).from_reader(reader);
     let header = csv.headers().map_err(|e| broken(name, &e))?.clone();
     let mut columns = Columns::find(name, &header)?;
     if let (Some(unit), true) = (options.time_unit, columns.form != TraceForm::Azure) {
         columns.unit = unit;
     }
     let mut collector = Collector::new(name, columns.form, options);
-    let (mut zoned, mut zoneless, mut images) = (0_u64, 0_u64, 0_u64);
+    let mut times = Times::default();
+    let mut images = 0_u64;
     let mut record = StringRecord::new();
     while csv.read_record(&mut record).map_err(|e| broken(name, &e))? {
         let line = record.position().map_or(0, csv::Position::line);
@@ -43,24 +45,8 @@ pub(super) fn read(name: &str, reader: impl BufRead, options: &TraceOptions) -> 
                     format!("{}: the arrival time is missing", &header[at]),
                 ));
             }
-            Some(at) if columns.form == TraceForm::Azure => {
-                let stamp = stamp::parse(&record[at]).ok_or_else(|| {
-                    let message = format!(
-                        "{}: {:?} is no time such as 2023-11-16 18:15:46.68",
-                        &header[at], &record[at]
-                    );
-                    Collector::wrong(name, line, message)
-                })?;
-                zoned += u64::from(stamp.zoned);
-                zoneless += u64::from(!stamp.zoned);
-                Some(stamp.nanos)
-            }
-            Some(at) => Some(number_nanos(&record[at], columns.unit).ok_or_else(|| {
-                Collector::wrong(
-                    name,
-                    line,
-                    format!("{}: {:?} is no finite number", &header[at], &record[at]),
-                )
+            Some(at) => Some(times.read(&record[at], columns.form, columns.unit).map_err(|what| {
+                Collector::wrong(name, line, format!("{}: {:?} is no {what}", &header[at], &record[at]))
             })?),
         };
         let tokens = |at: usize| -> Result<i64> {
@@ -82,13 +68,68 @@ pub(super) fn read(name: &str, reader: impl BufRead, options: &TraceOptions) -> 
             session: columns.session.map(|at| &record[at]).filter(|s| !s.is_empty()).map(Into::into),
         })?;
     }
-    if zoned > 0 && zoneless > 0 {
-        collector.note(format!("{zoneless} of {} times have no zone: read as UTC", zoned + zoneless));
-    }
+    times.note(&mut collector);
     if images > 0 {
         collector.note(format!("{images} requests carry images, which are ignored: only their tokens count"));
     }
-    collector.finish(columns.form == TraceForm::Azure && columns.time.is_some())
+    collector.finish(times.is_wall_clock())
+}
+
+/// What stands between the columns: a comma, or where the header has none, a tab or a semicolon.
+fn delimiter(name: &str, reader: &mut impl BufRead) -> Result<u8> {
+    let buffer = reader.fill_buf().map_err(|e| Error::input(name, format!("cannot read: {e}")))?;
+    let header = buffer.trim_ascii_start().split(|b| *b == b'\n').next().unwrap_or_default();
+    Ok([b',', b'\t', b';'].into_iter().find(|d| header.contains(d)).unwrap_or(b','))
+}
+
+/// What kinds of times were met.
+#[derive(Default)]
+pub(super) struct Times {
+    zoned: u64,
+    zoneless: u64,
+    numbers: u64,
+}
+
+impl Times {
+    /// A time as nanoseconds: a number in `unit`, or a stamp; Azure has stamps alone. The error says what was
+    /// expected.
+    pub(super) fn read(
+        &mut self,
+        text: &str,
+        form: TraceForm,
+        unit: TimeUnit,
+    ) -> std::result::Result<i128, &'static str> {
+        if form != TraceForm::Azure
+            && self.zoned + self.zoneless == 0
+            && let Some(nanos) = number_nanos(text, unit)
+        {
+            self.numbers += 1;
+            return Ok(nanos);
+        }
+        if self.numbers > 0 {
+            return Err("finite number");
+        }
+        let stamp = stamp::parse(text).ok_or(if form == TraceForm::Azure {
+            "time such as 2023-11-16 18:15:46.68"
+        } else {
+            "finite number and no time such as 2023-11-16 18:15:46.68"
+        })?;
+        self.zoned += u64::from(stamp.zoned);
+        self.zoneless += u64::from(!stamp.zoned);
+        Ok(stamp.nanos)
+    }
+
+    /// Whether times count from 1970.
+    pub(super) fn is_wall_clock(&self) -> bool {
+        self.zoned + self.zoneless > 0
+    }
+
+    pub(super) fn note(&self, collector: &mut Collector<'_>) {
+        if self.zoned > 0 && self.zoneless > 0 {
+            let all = self.zoned + self.zoneless;
+            collector.note(format!("{} of {all} times have no zone: read as UTC", self.zoneless));
+        }
+    }
 }
 
 impl Columns {

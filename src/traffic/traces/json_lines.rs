@@ -7,7 +7,7 @@ use std::io::BufRead;
 use serde_json::{Map, Value};
 
 use super::collect::{Collector, Row};
-use super::csv_form::number_nanos;
+use super::csv_form::Times;
 use super::{TimeUnit, Trace, TraceForm, TraceOptions};
 use crate::error::{Error, Result};
 
@@ -22,6 +22,7 @@ struct Seen {
     numeric_times: bool,
     text_times: bool,
     objects: u64,
+    times: Times,
 }
 
 pub(super) fn read(name: &str, reader: impl BufRead, options: &TraceOptions) -> Result<Trace> {
@@ -47,7 +48,8 @@ pub(super) fn read(name: &str, reader: impl BufRead, options: &TraceOptions) -> 
             "timestamp is read as milliseconds, as Mooncake writes it; time_unit says otherwise".to_owned(),
         );
     }
-    if seen.text_times && options.time_unit.is_none() {
+    seen.times.note(&mut collector);
+    if seen.text_times && options.time_unit.is_none() && !seen.times.is_wall_clock() {
         collector.note("timestamp is a text: read as seconds".to_owned());
     }
     if seen.objects > 0 {
@@ -56,7 +58,7 @@ pub(super) fn read(name: &str, reader: impl BufRead, options: &TraceOptions) -> 
             seen.objects
         ));
     }
-    collector.finish(false)
+    collector.finish(seen.times.is_wall_clock())
 }
 
 fn read_row(
@@ -114,8 +116,10 @@ fn time(
         Value::String(text) => text.trim().to_owned(),
         other => return Err(Collector::wrong(name, line, format!("{key}: {other} is no number"))),
     };
-    let nanos = number_nanos(&text, options.time_unit.unwrap_or(unit))
-        .ok_or_else(|| Collector::wrong(name, line, format!("{key}: {text:?} is no finite number")))?;
+    let nanos = seen
+        .times
+        .read(&text, TraceForm::Plain, options.time_unit.unwrap_or(unit))
+        .map_err(|what| Collector::wrong(name, line, format!("{key}: {text:?} is no {what}")))?;
     Ok(Some(nanos))
 }
 

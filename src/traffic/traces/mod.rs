@@ -8,7 +8,7 @@
 //! | Azure | `TIMESTAMP`, wall clock, without a zone UTC | `ContextTokens`, `GeneratedTokens` | none |
 //! | `BurstGPT` | `Timestamp`, seconds | `Request tokens`, `Response tokens` | none |
 //! | Mooncake | `timestamp`, milliseconds; a text is seconds | `input_length`, `output_length` | `hash_ids` of blocks |
-//! | plain | `arrival_s` or `arrival_ms` | `prompt_tokens`, `output_tokens` | `hash_ids` |
+//! | plain | `arrival_s` or `arrival_ms`, or stamps | `prompt_tokens`, `output_tokens` | `hash_ids` |
 
 mod collect;
 mod csv_form;
@@ -188,6 +188,12 @@ impl Trace {
         Ok(merged)
     }
 
+    /// Requests that a server with `max_model_len` refuses, since prompt and output together are longer. They are
+    /// never clipped here: a shorter request is another request.
+    pub fn longer_than(&self, max_model_len: u64) -> impl Iterator<Item = &TraceRequest> {
+        self.requests.iter().filter(move |r| r.prompt_tokens + r.output_tokens > max_model_len)
+    }
+
     /// From the first to the last arrival.
     pub fn duration(&self) -> SimSpan {
         self.requests.last().map_or(SimSpan::ZERO, |r| r.offset)
@@ -211,8 +217,7 @@ impl Trace {
     }
 }
 
-/// The first byte that is neither white space nor a byte-order mark; what precedes it on its line stays unread
-/// only if it is blank.
+/// The first byte that is neither white space nor a byte-order mark. Nothing is consumed.
 fn first_byte(name: &str, reader: &mut impl BufRead) -> Result<Option<u8>> {
     let buffer = reader.fill_buf().map_err(|e| Error::input(name, format!("cannot read: {e}")))?;
     let text = buffer.strip_prefix(b"\xef\xbb\xbf").unwrap_or(buffer);
