@@ -40,8 +40,11 @@ pub struct Gpu {
     pub interconnect: String,
     /// Both directions together, gigabytes a second for each GPU.
     pub interconnect_gb_s: f64,
-    /// Where the figures are from.
+    /// The maker's document.
     pub source: String,
+    /// A page whose figures were compared with these, if there is one.
+    #[serde(default)]
+    pub checked: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -30,6 +30,8 @@ pub struct EstimateOptions {
     pub block_size: Option<u64>,
     /// How recurrent states are kept.
     pub mamba_cache_mode: StateMode,
+    /// Steps under way at once, for the tokens that windows must hold (see [`KvOptions::concurrent_batches`]).
+    pub concurrent_batches: u64,
     /// Treat windows as full attention.
     pub disable_hybrid_kv_cache_manager: bool,
     /// Draft tokens a step.
@@ -43,7 +45,8 @@ pub struct EstimateOptions {
 impl Default for EstimateOptions {
     fn default() -> Self {
         Self {
-            gpu_memory_utilization: 0.9,
+            // The default of version 0.32; earlier ones had 0.9.
+            gpu_memory_utilization: 0.92,
             tensor_parallel_size: 1,
             decode_context_parallel_size: 1,
             max_model_len: None,
@@ -52,6 +55,7 @@ impl Default for EstimateOptions {
             kv_cache_dtype: KvDtype::Auto,
             block_size: None,
             mamba_cache_mode: StateMode::Align,
+            concurrent_batches: 1,
             disable_hybrid_kv_cache_manager: false,
             num_speculative_tokens: 0,
             kv_cache_memory_bytes: None,
@@ -121,7 +125,7 @@ impl Estimate {
                 kv_cache_dtype: options.kv_cache_dtype,
                 block_size: options.block_size,
                 max_num_batched_tokens,
-                concurrent_batches: 1,
+                concurrent_batches: options.concurrent_batches,
                 disable_hybrid_kv_cache_manager: options.disable_hybrid_kv_cache_manager,
                 mamba_cache_mode: options.mamba_cache_mode,
                 num_speculative_tokens: options.num_speculative_tokens,
