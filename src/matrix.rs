@@ -119,7 +119,9 @@ pub struct Matrix {
 impl Matrix {
     /// The cell at these coordinates.
     pub fn cell(&self, phase: Phase, context_tokens: u64, concurrency: u32) -> Option<&PredictedCell> {
-        self.cells.iter().find(|c| (c.phase, c.context_tokens, c.concurrency) == (phase, context_tokens, concurrency))
+        self.cells
+            .iter()
+            .find(|c| (c.phase, c.context_tokens, c.concurrency) == (phase, context_tokens, concurrency))
     }
 }
 
@@ -239,7 +241,8 @@ fn columns(profile: &Profile, request: &CellRequest) -> Result<PredictedColumns>
     };
     // Where restarts fall inside the window moves the tokens of a cell by a fraction of a step time's effect.
     let rate = |f: fn(&Columns) -> Option<f64>| both(f).map(|e| e.widened(Z_90 * profile.uncertainty.noise));
-    let ttft = profile.uncertainty.ttft_log.filter(|_| request.context_tokens > 0 || profile.fitted.contexts.0 == 0);
+    let ttft =
+        profile.uncertainty.ttft_log.filter(|_| request.context_tokens > 0 || profile.fitted.contexts.0 == 0);
     Ok(PredictedColumns {
         total_tok_s: rate(|c| c.total_tok_s),
         per_request_tok_s: rate(|c| c.per_request_tok_s),

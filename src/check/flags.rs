@@ -22,10 +22,18 @@ const TTFT_FACTOR: f64 = 2.5;
 /// Columns that follow from one another may differ by this much, relative.
 const CONSISTENT: f64 = 0.05;
 
-pub(super) fn of(measurement: &Measurement, profile: &Profile, cell: &Cell, predicted: &PredictedCell) -> Vec<Flag> {
+pub(super) fn of(
+    measurement: &Measurement,
+    profile: &Profile,
+    cell: &Cell,
+    predicted: &PredictedCell,
+) -> Vec<Flag> {
     let mut flags = Vec::new();
     if cell.status == Status::Invalid {
-        flags.push(Flag { kind: "invalid", message: "marked invalid by its source: shown, not used".to_owned() });
+        flags.push(Flag {
+            kind: "invalid",
+            message: "marked invalid by its source: shown, not used".to_owned(),
+        });
     }
     by_status(cell, predicted, &mut flags);
     if cell.status == Status::OverCapacity {
@@ -42,7 +50,9 @@ pub(super) fn of(measurement: &Measurement, profile: &Profile, cell: &Cell, pred
 fn by_status(cell: &Cell, predicted: &PredictedCell, flags: &mut Vec<Flag>) {
     let message = match (cell.status, predicted.status) {
         (Status::Valid, PredictedStatus::OverCapacity) => "it ran, although the rule would have skipped it",
-        (Status::OverCapacity, PredictedStatus::Valid) => "it was skipped, although the rule would have run it",
+        (Status::OverCapacity, PredictedStatus::Valid) => {
+            "it was skipped, although the rule would have run it"
+        }
         _ => return,
     };
     flags.push(Flag { kind: "capacity_disagrees", message: message.to_owned() });
@@ -53,8 +63,10 @@ fn by_prediction(cell: &Cell, predicted: &PredictedCell, flags: &mut Vec<Flag>) 
         let width = if m > p.value { p.high - p.value } else { p.value - p.low };
         if (m - p.value).abs() > OUTLIER_WIDTHS * width {
             let percent = (m / p.value - 1.0) * 100.0;
-            let message =
-                format!("measured {m:.1} tok/s is {percent:+.1} % of the predicted {:.1}, beyond twice its interval", p.value);
+            let message = format!(
+                "measured {m:.1} tok/s is {percent:+.1} % of the predicted {:.1}, beyond twice its interval",
+                p.value
+            );
             flags.push(Flag { kind: "throughput_outlier", message });
         }
     }
@@ -67,8 +79,10 @@ fn by_prediction(cell: &Cell, predicted: &PredictedCell, flags: &mut Vec<Flag>) 
             );
             flags.push(Flag { kind: "ttft_spoilt", message });
         } else if m * TTFT_FACTOR < p.value {
-            let message =
-                format!("TTFT of {m:.0} ms is far below the predicted {:.0} ms: is it counted from the post?", p.value);
+            let message = format!(
+                "TTFT of {m:.0} ms is far below the predicted {:.0} ms: is it counted from the post?",
+                p.value
+            );
             flags.push(Flag { kind: "ttft_too_low", message });
         }
     }
@@ -82,7 +96,8 @@ fn by_itself(cell: &Cell, profile: &Profile, flags: &mut Vec<Flag>) {
         // The page rounds the latency to 0.1 ms.
         let implied = 1e3 / rate;
         if (implied - itl).abs() > 0.06 + CONSISTENT * itl {
-            let message = format!("1 / {rate} tok/s is {implied:.2} ms, yet the inter-token latency is {itl} ms");
+            let message =
+                format!("1 / {rate} tok/s is {implied:.2} ms, yet the inter-token latency is {itl} ms");
             flags.push(Flag { kind: "itl_contradicts_rate", message });
         }
     }
@@ -104,7 +119,8 @@ fn by_itself(cell: &Cell, profile: &Profile, flags: &mut Vec<Flag>) {
     if let (Some(tokens), Some(total)) = (c.output_tokens, c.total_tok_s) {
         let implied = tokens / c.measured_s.unwrap_or(profile.matrix.duration_s);
         if (implied / total - 1.0).abs() > CONSISTENT {
-            let message = format!("output tokens over the window give {implied:.1} tok/s, the total says {total}");
+            let message =
+                format!("output tokens over the window give {implied:.1} tok/s, the total says {total}");
             flags.push(Flag { kind: "tokens_contradict_total", message });
         }
     }
@@ -128,7 +144,8 @@ fn against_neighbours(measurement: &Measurement, cell: &Cell, flags: &mut Vec<Fl
         .filter_map(|c| Some((c, c.columns.total_tok_s?)))
         .next_back();
     if let Some((other, slower)) = shorter.filter(|(_, t)| *t * (1.0 + CONSISTENT) < total) {
-        let message = format!("{total} tok/s at more context than {}, which gave only {slower}", other.context_label);
+        let message =
+            format!("{total} tok/s at more context than {}, which gave only {slower}", other.context_label);
         flags.push(Flag { kind: "faster_with_context", message });
     }
 }

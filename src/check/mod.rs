@@ -172,8 +172,11 @@ pub fn check(measurement: &Measurement, plan: &Plan, profile: &Profile) -> Resul
         spec.duration = crate::units::SimSpan::from_secs_f64(seconds);
     }
     let matrix = predict(profile, &spec)?;
-    let cells: Vec<CheckedCell> =
-        measurement.cells.iter().filter_map(|cell| compare(measurement, plan, profile, &matrix, cell)).collect();
+    let cells: Vec<CheckedCell> = measurement
+        .cells
+        .iter()
+        .filter_map(|cell| compare(measurement, plan, profile, &matrix, cell))
+        .collect();
     let summary = summarise(&cells);
     Ok(Check { cells, summary, notes: profile.notes.clone() })
 }
@@ -194,9 +197,7 @@ fn compare(
     if cell.status != Status::OverCapacity {
         for name in COLUMN_NAMES {
             let measured = match name {
-                "total_tok_s" if cell.phase == Phase::Decode => {
-                    crate::fit::throughput(cell, measurement)
-                }
+                "total_tok_s" if cell.phase == Phase::Decode => crate::fit::throughput(cell, measurement),
                 _ => cell.columns.get(name),
             };
             if let (Some(m), Some(p)) = (measured, predicted.columns.get(name))

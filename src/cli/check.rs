@@ -55,7 +55,9 @@ pub(super) fn run(args: &CheckArgs, output: &OutputArgs) -> Result<()> {
     match (args.fail_above, mape) {
         (Some(limit), Some(mape)) if mape > limit => Err(Error::new(
             ErrorKind::CheckFailed,
-            format!("total tok/s is off by {mape:.2} % on average over the held-out cells; the limit is {limit} %"),
+            format!(
+                "total tok/s is off by {mape:.2} % on average over the held-out cells; the limit is {limit} %"
+            ),
         )),
         (Some(_), None) => Err(Error::new(
             ErrorKind::CheckFailed,

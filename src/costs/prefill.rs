@@ -111,12 +111,8 @@ mod tests {
     use super::*;
 
     fn costs() -> StepCosts {
-        let decode = DecodeCosts {
-            batch: vec![1, 8],
-            base_ms: vec![3.0, 5.0],
-            slope_ns: vec![5.0, 12.0],
-            near: None,
-        };
+        let decode =
+            DecodeCosts { batch: vec![1, 8], base_ms: vec![3.0, 5.0], slope_ns: vec![5.0, 12.0], near: None };
         let prefill = PrefillCosts {
             max_graph_tokens: 512,
             eager_ms: 40.0,

@@ -170,13 +170,17 @@ impl<C: StepCost> Engine<C> {
             Due::Submit(slot) => {
                 let tokens = self.slots[slot].prompt;
                 let span = |base: crate::units::SimSpan, per_token: u64| {
-                    let ns = u64::try_from(u128::from(per_token) * u128::from(tokens) / FS_PER_NS).unwrap_or(u64::MAX);
+                    let ns = u64::try_from(u128::from(per_token) * u128::from(tokens) / FS_PER_NS)
+                        .unwrap_or(u64::MAX);
                     base + crate::units::SimSpan::from_nanos(ns)
                 };
                 let done =
                     self.serial_free.max(at) + span(self.front.serial_base, self.front.serial_per_token_fs);
                 self.serial_free = done;
-                self.plan(done + span(self.front.latency_base, self.front.latency_per_token_fs), Due::Arrive(slot));
+                self.plan(
+                    done + span(self.front.latency_base, self.front.latency_per_token_fs),
+                    Due::Arrive(slot),
+                );
             }
             Due::Arrive(slot) => {
                 if !self.slots[slot].gone {
@@ -268,7 +272,8 @@ impl<C: StepCost> Engine<C> {
     fn hit(&self, slot: usize) -> Tokens {
         let request = &self.slots[slot];
         let boundary = (request.prompt - 1) / self.config.block_size * self.config.block_size;
-        let reusable = self.config.enable_prefix_caching && self.config.mamba_cache_mode != Some(MambaCacheMode::None);
+        let reusable =
+            self.config.enable_prefix_caching && self.config.mamba_cache_mode != Some(MambaCacheMode::None);
         let cached = self.cached.get(&request.stream).copied().unwrap_or(0);
         if reusable { boundary.min(cached) } else { 0 }
     }
@@ -294,7 +299,8 @@ impl<C: StepCost> Engine<C> {
             let last = request.prompt / block * block;
             let end = request.computed + tokens;
             let clipped = if request.computed < last { end.min(last) / block * block } else { end };
-            tokens = clipped.saturating_sub(request.computed).max(u64::from(clipped <= request.computed) * tokens);
+            tokens =
+                clipped.saturating_sub(request.computed).max(u64::from(clipped <= request.computed) * tokens);
         }
         let finishes = tokens == wanted;
         batch.pieces.push(PrefillPiece { tokens, computed_before: request.computed, finishes });
@@ -320,7 +326,8 @@ impl<C: StepCost> Engine<C> {
         if !self.waiting.is_empty() && self.running.len() < seats {
             return false;
         }
-        let room = self.running.iter().map(|s| self.slots[*s].limit - self.slots[*s].promised).min().unwrap_or(0);
+        let room =
+            self.running.iter().map(|s| self.slots[*s].limit - self.slots[*s].promised).min().unwrap_or(0);
         let bound = self.calendar.peek().map_or(u128::from(until.as_nanos()) + 1, |Reverse((at, ..))| {
             u128::from(at.as_nanos()).min(u128::from(until.as_nanos()) + 1)
         }) * FS_PER_NS;

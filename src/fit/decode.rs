@@ -198,7 +198,8 @@ impl<'a> Model<'a> {
     /// The maximum a posteriori line of one batch by Gauss-Newton on (base, ln slope, ln near).
     fn line(&self, batch: u32, hyper: &[f64]) -> Line {
         let b = f64::from(batch).ln();
-        let centre = [roofline(hyper[0], hyper[1] + b), hyper.get(2).map_or(0.0, |k| roofline(*k, hyper[3] + b))];
+        let centre =
+            [roofline(hyper[0], hyper[1] + b), hyper.get(2).map_or(0.0, |k| roofline(*k, hyper[3] + b))];
         let span = self.span.map(|s| s as f64);
         let order = if span.is_some() { 3 } else { 2 };
         let kv = |x: &[f64; 3], t: &Target| {

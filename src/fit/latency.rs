@@ -155,18 +155,15 @@ pub(super) fn fit(profile: &mut Profile, observed: &Observations, thorough: bool
     let cost = |logs: &[f64]| {
         let mut trial = profile.clone();
         write(&mut trial, logs);
-        let prior: f64 = logs.iter().zip(PRIOR).map(|(l, (centre, sd))| ((l - f64::ln(centre)) / sd).powi(2)).sum();
+        let prior: f64 =
+            logs.iter().zip(PRIOR).map(|(l, (centre, sd))| ((l - f64::ln(centre)) / sd).powi(2)).sum();
         match residuals(&trial, &aims) {
             Ok(r) => prior + r.iter().zip(&aims).map(|(r, a)| huber(r / a.sigma, 2.0)).sum::<f64>(),
             Err(_) => f64::NAN,
         }
     };
     let shifts: &[[f64; 7]] = if thorough {
-        &[
-            [0.0; 7],
-            [0.3, 0.3, 0.0, 0.7, 0.5, -0.7, 0.3],
-            [-0.5, 0.3, 0.5, 0.0, -0.5, -0.5, 0.0],
-        ]
+        &[[0.0; 7], [0.3, 0.3, 0.0, 0.7, 0.5, -0.7, 0.3], [-0.5, 0.3, 0.5, 0.0, -0.5, -0.5, 0.0]]
     } else {
         &[[0.0; 7]]
     };
@@ -176,8 +173,12 @@ pub(super) fn fit(profile: &mut Profile, observed: &Observations, thorough: bool
     write(profile, &best);
     let left = residuals(profile, &aims)?;
     let spread = |cold: bool, floor: f64| {
-        let own: Vec<f64> =
-            left.iter().zip(&aims).filter(|(_, a)| (a.concurrency == 0) == cold).map(|(r, _)| r * r).collect();
+        let own: Vec<f64> = left
+            .iter()
+            .zip(&aims)
+            .filter(|(_, a)| (a.concurrency == 0) == cold)
+            .map(|(r, _)| r * r)
+            .collect();
         // The constants were bent towards these residuals: each kind pays its share of them.
         let n = own.len() as f64;
         let constants = NAMES.len() as f64 * n / left.len() as f64;

@@ -38,8 +38,8 @@ use crate::metrics::Z_90;
 use crate::profile::Profile;
 use crate::record::{Measurement, Plan};
 
-pub(crate) use observe::throughput;
 pub use observe::Observations;
+pub(crate) use observe::throughput;
 pub use rule::plan_by_rule;
 
 /// Alternations of the two fits; the second moves throughput by less than 0.1 % after the first.

@@ -40,7 +40,9 @@ pub fn plan_by_rule(measurement: &Measurement) -> Plan {
     let chosen = [rows.first(), rows.get(1), half, rows.last()];
     let prefill = distinct(chosen.into_iter().flatten().copied()).into_iter().map(format_context).collect();
     let warm = contexts.iter().filter(|c| {
-        measurement.decode(**c, 1).is_some_and(|cell| cell.status == Status::Valid && cell.columns.ttft_ms.is_some())
+        measurement
+            .decode(**c, 1)
+            .is_some_and(|cell| cell.status == Status::Valid && cell.columns.ttft_ms.is_some())
     });
     Plan { decode, prefill, warm_ttft: warm.map(|c| format_context(*c)).collect() }
 }

@@ -16,12 +16,9 @@ pub(super) fn profile(measurement: &Measurement, plan: &Plan, observed: &Observa
     let meta = &measurement.meta;
     let batch = distinct(observed.decode.iter().map(|c| c.concurrency));
     let contexts = distinct(observed.decode.iter().map(|c| c.context_tokens));
-    let edge = |values: &[u64]| {
-        (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0))
-    };
-    let prefill = distinct(
-        measurement.cells.iter().filter(|c| c.phase == Phase::Prefill).map(|c| c.context_tokens),
-    );
+    let edge = |values: &[u64]| (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
+    let prefill =
+        distinct(measurement.cells.iter().filter(|c| c.phase == Phase::Prefill).map(|c| c.context_tokens));
     let engine = engine(&meta.server, measurement);
     Profile {
         schema: PROFILE_SCHEMA.to_owned(),

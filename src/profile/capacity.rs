@@ -121,10 +121,7 @@ mod tests {
         assert_eq!(kv.judge(16_384, 16, 2_048), Capacity::Fits);
         assert_eq!(kv.judge(0, 1_000, 2_048), Capacity::Fits);
         let skipped = kv.judge(16_384, 32, 2_048);
-        assert_eq!(
-            skipped,
-            Capacity::Skipped { demand: 589_824, budget: 340_096, server_holds: Some(true) }
-        );
+        assert_eq!(skipped, Capacity::Skipped { demand: 589_824, budget: 340_096, server_holds: Some(true) });
         assert!(skipped.note(16_384, 32).unwrap().contains("would have held it"));
     }
 
@@ -132,7 +129,10 @@ mod tests {
     fn between_two_tried_demands_nothing_is_known() {
         let kv = KvCapacity { ran_tokens: Some(100), skipped_tokens: Some(200), ..KvCapacity::default() };
         assert_eq!(kv.judge(90, 1, 10), Capacity::Fits);
-        assert!(matches!(kv.judge(140, 1, 10), Capacity::Undetermined { demand: 150, ran: 100, skipped: Some(200) }));
+        assert!(matches!(
+            kv.judge(140, 1, 10),
+            Capacity::Undetermined { demand: 150, ran: 100, skipped: Some(200) }
+        ));
         assert!(matches!(kv.judge(190, 1, 10), Capacity::Skipped { demand: 200, .. }));
         assert_eq!(KvCapacity::default().judge(1_000_000, 1_000, 10), Capacity::Fits);
     }

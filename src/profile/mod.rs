@@ -208,7 +208,8 @@ impl Profile {
             return EMPTY_CONTEXT_TOKENS;
         }
         let limit = self.engine.max_model_len;
-        let aimed = if context_tokens == limit { limit.saturating_sub(MODEL_LEN_MARGIN) } else { context_tokens };
+        let aimed =
+            if context_tokens == limit { limit.saturating_sub(MODEL_LEN_MARGIN) } else { context_tokens };
         let overhead = self.matrix.prompt_overhead_tokens as f64;
         let tokens = aimed as f64 - (aimed as f64 / CALIBRATION_CONTEXT - 1.0) * overhead;
         // Prompts below the calibration length are not padded beyond the label.
@@ -222,7 +223,12 @@ impl Profile {
         let mut decode = self.costs.decode.clone();
         if (decode_scale - 1.0).abs() > f64::EPSILON {
             let near = decode.near.iter_mut().flat_map(|n| n.slope_ns.iter_mut());
-            decode.base_ms.iter_mut().chain(decode.slope_ns.iter_mut()).chain(near).for_each(|v| *v *= decode_scale);
+            decode
+                .base_ms
+                .iter_mut()
+                .chain(decode.slope_ns.iter_mut())
+                .chain(near)
+                .for_each(|v| *v *= decode_scale);
         }
         StepCosts::new(decode, self.costs.prefill.clone(), self.engine.max_num_seqs)
     }

@@ -39,7 +39,8 @@ impl DecodeSpread {
     /// Standard deviation of the step time at `context`, milliseconds.
     fn step_ms(&self, context: f64) -> f64 {
         let slope = self.slope_ns * context * 1e-6;
-        let variance = self.base_ms * self.base_ms + slope * slope + 2.0 * self.correlation * self.base_ms * slope;
+        let variance =
+            self.base_ms * self.base_ms + slope * slope + 2.0 * self.correlation * self.base_ms * slope;
         variance.max(0.0).sqrt()
     }
 }
@@ -107,12 +108,8 @@ mod tests {
 
     #[test]
     fn a_measured_point_is_sharper_than_a_distant_one() {
-        let costs = DecodeCosts {
-            batch: vec![1, 4],
-            base_ms: vec![3.0, 4.0],
-            slope_ns: vec![5.0, 6.0],
-            near: None,
-        };
+        let costs =
+            DecodeCosts { batch: vec![1, 4], base_ms: vec![3.0, 4.0], slope_ns: vec![5.0, 6.0], near: None };
         // Fitted at 8K with 0.3 %: base and slope move against each other.
         let slope = 0.5;
         let base = slope * 8_192e-6;

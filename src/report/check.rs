@@ -56,14 +56,31 @@ fn errors_grid(check: &Check, style: Style) -> String {
 
 fn cells(check: &Check) -> Table {
     let mut table = Table::new(
-        &["phase", "context", "streams", "role", "status", "column", "measured", "predicted", "low", "high", "error %", "flags"],
+        &[
+            "phase",
+            "context",
+            "streams",
+            "role",
+            "status",
+            "column",
+            "measured",
+            "predicted",
+            "low",
+            "high",
+            "error %",
+            "flags",
+        ],
         2,
     );
     for cell in &check.cells {
         let role = if cell.role == Role::Calibration { "calibration" } else { "held out" };
-        let (measured, predicted) = (measured_status(cell.status.measured), predicted_status(cell.status.predicted));
-        let status =
-            if measured == predicted { measured.to_owned() } else { format!("{measured}, predicted {predicted}") };
+        let (measured, predicted) =
+            (measured_status(cell.status.measured), predicted_status(cell.status.predicted));
+        let status = if measured == predicted {
+            measured.to_owned()
+        } else {
+            format!("{measured}, predicted {predicted}")
+        };
         let flags: Vec<&str> = cell.flags.iter().map(|f| f.kind).collect();
         let start = [
             if cell.phase == Phase::Prefill { "prefill" } else { "decode" }.to_owned(),
@@ -110,7 +127,17 @@ fn predicted_status(status: PredictedStatus) -> &'static str {
 
 fn summary(check: &Check) -> Table {
     let mut table = Table::new(
-        &["cells", "column", "n", "MAPE %", "median %", "p90 %", "max %", "90 % interval covers", "its half-width %"],
+        &[
+            "cells",
+            "column",
+            "n",
+            "MAPE %",
+            "median %",
+            "p90 %",
+            "max %",
+            "90 % interval covers",
+            "its half-width %",
+        ],
         2,
     );
     let s = &check.summary;
@@ -159,7 +186,8 @@ fn sentences(check: &Check) -> String {
         );
     }
     if over.wrongly_predicted > 0 {
-        let _ = writeln!(out, "{} cells ran although they were predicted to be skipped.", over.wrongly_predicted);
+        let _ =
+            writeln!(out, "{} cells ran although they were predicted to be skipped.", over.wrongly_predicted);
     }
     for cell in &check.cells {
         for flag in &cell.flags {

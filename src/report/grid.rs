@@ -25,7 +25,11 @@ impl Grid<'_> {
         let (open, close) = if style.colour { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
         let mut out = format!("{open}{}{close}\n", self.title);
         // A narrow terminal gets the columns in several blocks.
-        let fits = if style.width == 0 { self.concurrency.len() } else { (style.width.saturating_sub(9) / (width + 2)).max(1) };
+        let fits = if style.width == 0 {
+            self.concurrency.len()
+        } else {
+            (style.width.saturating_sub(9) / (width + 2)).max(1)
+        };
         for first in (0..self.concurrency.len()).step_by(fits.max(1)) {
             let last = (first + fits).min(self.concurrency.len());
             let _ = write!(out, "{:>8} ", "context");
@@ -48,7 +52,11 @@ impl Grid<'_> {
         let _ = match &self.cells[index] {
             None => write!(out, " {:>width$} ", self.empty),
             Some((text, place)) if style.colour => {
-                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 <= place <= 1")]
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "0 <= place <= 1"
+                )]
                 let shade = SHADES[((place.clamp(0.0, 1.0) * 5.0).round() as usize).min(5)];
                 write!(out, "\u{1b}[48;5;{shade};38;5;231m {text:>width$} \u{1b}[0m")
             }

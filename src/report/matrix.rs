@@ -121,7 +121,11 @@ fn readable(matrix: &Matrix) -> Table {
         let c = &cell.columns;
         let count = |e: Option<Estimate>| {
             e.map_or_else(String::new, |e| {
-                if e.high - e.low < 0.5 { format!("{:.0}", e.value) } else { format!("{:.0} ({:.0}..{:.0})", e.value, e.low, e.high) }
+                if e.high - e.low < 0.5 {
+                    format!("{:.0}", e.value)
+                } else {
+                    format!("{:.0} ({:.0}..{:.0})", e.value, e.low, e.high)
+                }
             })
         };
         table.rows.push(vec![
@@ -160,7 +164,10 @@ fn wide(matrix: &Matrix) -> Table {
         for name in COLUMN_NAMES {
             let e = cell.columns.get(name);
             let text = |v: f64| format!("{v:.3}");
-            row.extend(e.map_or_else(|| [const { String::new() }; 3], |e| [text(e.value), text(e.low), text(e.high)]));
+            row.extend(e.map_or_else(
+                || [const { String::new() }; 3],
+                |e| [text(e.value), text(e.low), text(e.high)],
+            ));
         }
         table.rows.push(row);
     }

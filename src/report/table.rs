@@ -60,7 +60,8 @@ impl Table {
     }
 
     fn markdown(&self) -> String {
-        let escape = |cells: &[String]| cells.iter().map(|c| c.replace('|', "\\|")).collect::<Vec<_>>().join(" | ");
+        let escape =
+            |cells: &[String]| cells.iter().map(|c| c.replace('|', "\\|")).collect::<Vec<_>>().join(" | ");
         let rule: Vec<&str> =
             (0..self.header.len()).map(|i| if i < self.labels { "---" } else { "---:" }).collect();
         let mut out = format!("| {} |\n|{}|\n", escape(&self.header), rule.join("|"));

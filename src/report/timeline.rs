@@ -49,10 +49,16 @@ fn steps(outcome: &CellOutcome) -> Table {
         (outcome.window.1, "window closes, streams are cut".to_owned()),
     ];
     for event in &outcome.events {
-        let who = if event.request == u64::MAX { "primer".to_owned() } else { format!("request {}", event.request) };
+        let who = if event.request == u64::MAX {
+            "primer".to_owned()
+        } else {
+            format!("request {}", event.request)
+        };
         let what = match event.kind {
             EventKind::Queued => format!("{who} reaches the scheduler"),
-            EventKind::Scheduled { hit_tokens } => format!("{who} admitted, {hit_tokens} prompt tokens cached"),
+            EventKind::Scheduled { hit_tokens } => {
+                format!("{who} admitted, {hit_tokens} prompt tokens cached")
+            }
             EventKind::Tokens { first_index: 1, first_at, .. } => {
                 lines.push((first_at, format!("{who} gives its first token")));
                 continue;
