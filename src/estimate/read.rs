@@ -74,16 +74,7 @@ impl Architecture {
             name: name.to_owned(),
             hidden_size,
             vocab_size,
-            max_model_len: config
-                .get_up(&[
-                    "max_position_embeddings",
-                    "model_max_length",
-                    "max_sequence_length",
-                    "seq_length",
-                    "n_positions",
-                ])
-                .map(|v| config.as_int("max_position_embeddings", v))
-                .transpose()?,
+            max_model_len: longest(config)?,
             dtype,
             weights: WeightFormat::read(config, dtype)?,
             tied_embeddings: tied(config),
@@ -95,6 +86,13 @@ impl Architecture {
             notes,
         })
     }
+}
+
+/// The longest sequence that the model was made for.
+fn longest(config: &Config<'_>) -> Result<Option<u64>> {
+    let names =
+        ["max_position_embeddings", "model_max_length", "max_sequence_length", "seq_length", "n_positions"];
+    config.get_up(&names).map(|v| config.as_int("max_position_embeddings", v)).transpose()
 }
 
 /// The format in which the model computes: what vLLM's `--dtype auto` makes of the checkpoint's.
