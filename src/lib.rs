@@ -1,6 +1,7 @@
 //! inferometer: calibrate, simulate, cross-check and plan vLLM servers.
 
 pub mod costs;
+pub mod engine;
 pub mod error;
 pub mod metrics;
 pub mod record;
