@@ -145,7 +145,7 @@ impl EngineConfig {
         }
         let unit = self.hash_block_size();
         let divides = unit > 0 && self.cacheable_sizes().all(|size| size.is_multiple_of(unit));
-        check(divides, "prefix_match_unit", "must divide the block size of every group")?;
+        check(divides || !self.prefix_caching(), "prefix_match_unit", "must divide the block size of every group")?;
         if let Some(interval) = self.prefix_cache_retention_interval {
             let whole = interval.is_multiple_of(self.scheduler_block_size());
             let must = "must be a multiple of the common block size of the groups (or 0, or absent)";

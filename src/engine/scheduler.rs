@@ -277,7 +277,9 @@ impl Scheduler {
             match self.admit(slot, *budget, limit) {
                 Ok(entry) => {
                     let request = &mut self.requests[slot];
-                    batch.prefix.record(request.seq.len(), entry.hit, request.preemptions > 0);
+                    if self.kv.caches() {
+                        batch.prefix.record(request.seq.len(), entry.hit, request.preemptions > 0);
+                    }
                     self.waiting.remove(key);
                     self.running.push(slot);
                     request.status = Status::Running;

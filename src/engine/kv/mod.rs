@@ -142,6 +142,11 @@ impl KvCache {
         self.groups.iter().all(|g| g.kind == GroupKind::Full)
     }
 
+    /// Whether anything is ever looked up.
+    pub(super) const fn caches(&self) -> bool {
+        self.caching
+    }
+
     /// Whether the step being scheduled has cached states, which nobody can use before it has run.
     pub(super) fn has_fresh_states(&self) -> bool {
         !self.fresh_states.is_empty()
