@@ -7,13 +7,16 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::costs::StepCosts;
-use crate::engine::{Engine, EngineEvent, EventKind, Mode, NewRequest, Segment};
+use crate::engine::{
+    Engine, EngineConfig, EngineEvent, EventKind, FinishReason, KvCacheGroup, Mode, NewRequest, Prompt,
+    Stream,
+};
 use crate::error::{Error, Result};
 use crate::profile::Profile;
 use crate::traffic::protocol::{
     Action, CellSpec, CellSummary, Input, RequestSample, SustainedDecode, Ticket, Timing,
 };
-use crate::units::{SimSpan, SimTime};
+use crate::units::{SimSpan, SimTime, Tokens};
 
 /// A cell to simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +66,10 @@ impl Default for Options {
 }
 
 /// The content that every prompt of a cell shares.
-const PROMPT_STREAM: u64 = 1;
+const PROMPT: Stream = Stream::text(0);
 
-/// Ticket of the request that primes the prefix cache before the protocol begins.
-const PRIMER: Ticket = Ticket::MAX;
+/// Id of the request that primes the prefix cache before the protocol begins; tickets count up from zero.
+pub const PRIMER: Ticket = 1 << 62;
 
 /// Time between the primer's end and the cell's start: the pause between two cells of the reference tool.
 const PAUSE: SimSpan = SimSpan::from_millis(2_000);
@@ -91,8 +94,9 @@ pub fn simulate_cell(profile: &Profile, request: &CellRequest, options: Options)
 /// # Errors
 /// If the engine's options are contradictory.
 pub fn simulate_prefill(profile: &Profile, context_tokens: u64) -> Result<f64> {
-    let mut engine = engine(profile, Options::default())?;
-    engine.submit(SimTime::ZERO, prompt(PRIMER, profile.prompt_tokens(context_tokens), 1));
+    let tokens = profile.prompt_tokens(context_tokens);
+    let mut engine = engine(profile, tokens, 1, 1, Options::default())?;
+    engine.submit(SimTime::ZERO, prompt(PRIMER, tokens, 1));
     let mut events = Vec::new();
     engine.advance(SimTime::from_nanos(u64::MAX / 4), &mut events);
     let first = events.iter().find(|e| matches!(e.kind, EventKind::Tokens { .. }));
@@ -101,16 +105,46 @@ pub fn simulate_prefill(profile: &Profile, context_tokens: u64) -> Result<f64> {
         .ok_or_else(|| Error::undetermined(format!("a prompt of {context_tokens} tokens is never scheduled")))
 }
 
-fn engine(profile: &Profile, options: Options) -> Result<Engine<StepCosts>> {
-    let mut config = profile.engine.clone();
-    // A question beyond the limit is a what-if: as if the server had been started with a larger one.
-    config.max_model_len = u64::MAX / 4;
+/// The replica that serves `streams` identical prompts.
+fn engine(
+    profile: &Profile,
+    prompt: Tokens,
+    output: Tokens,
+    streams: u32,
+    options: Options,
+) -> Result<Engine<StepCosts>> {
+    let config = engine_config(profile, prompt, output, streams);
     Engine::new(config, profile.front_end_costs(), profile.step_costs(options.decode_scale), options.mode)
 }
 
+/// The engine's options for a cell.
+///
+/// * A question beyond `max_model_len` is a what-if, as if the server had been started with a larger one.
+/// * The pool is the server's if the cell could exhaust it; otherwise, or if its size is unknown, it is as large as
+///   the cell needs.
+/// * With such a pool, and attention over the whole context alone, a block may be as long as what a repeated prompt
+///   hits: identical prompts then hit exactly as much, and no more blocks than needed are counted.
+fn engine_config(profile: &Profile, prompt: Tokens, output: Tokens, streams: u32) -> EngineConfig {
+    let mut config = profile.engine.clone();
+    config.max_model_len = config.max_model_len.max(prompt + output + 1);
+    let block = config.block_size;
+    let whole = profile.pages(prompt + output);
+    let shared = (prompt - 1) / block;
+    let needed = u64::from(streams) * whole.saturating_sub(shared) + shared + 2;
+    let blocks = |n: u64| u32::try_from(n.clamp(2, u64::from(u32::MAX))).unwrap_or(u32::MAX);
+    if let Some(pool) = profile.pool_blocks().filter(|pool| needed > *pool) {
+        config.num_gpu_blocks = blocks(pool);
+        return config;
+    }
+    if config.kv_cache_groups == [KvCacheGroup::FullAttention] && shared > 0 {
+        config.block_size = shared * block;
+    }
+    config.num_gpu_blocks = blocks((u64::from(streams) + 2) * (whole + 3) + 2);
+    config
+}
+
 fn prompt(id: Ticket, tokens: u64, max_tokens: u64) -> NewRequest {
-    let prompt = vec![Segment { stream: PROMPT_STREAM, offset: 0, len: tokens }];
-    NewRequest { id, prompt, max_tokens, stop_after: None, priority: 0 }
+    NewRequest { id, prompt: Prompt::of(PROMPT, tokens), max_tokens, stop_after: None, priority: 0 }
 }
 
 /// Scrapes at equal distances whose answers are counted in runs.
@@ -129,8 +163,8 @@ struct Driver {
     now: SimTime,
     timers: BinaryHeap<Reverse<SimTime>>,
     series: Option<Series>,
-    running: u32,
-    waiting: u32,
+    running: BTreeSet<Ticket>,
+    waiting: BTreeSet<Ticket>,
     /// Requests whose events no longer concern the protocol.
     dropped: BTreeSet<Ticket>,
     keep_events: bool,
@@ -148,16 +182,17 @@ impl Driver {
             first_at_context: request.first_at_context,
             total_source: profile.matrix.total_tok_s,
         };
+        let prompt_tokens = profile.prompt_tokens(request.context_tokens);
         Ok(Self {
-            engine: engine(profile, options)?,
+            engine: engine(profile, prompt_tokens, request.max_tokens, request.concurrency, options)?,
             protocol: SustainedDecode::new(spec, Timing::default()),
-            prompt_tokens: profile.prompt_tokens(request.context_tokens),
+            prompt_tokens,
             launch_delay: SimSpan::from_secs_f64(profile.front_end.launch_delay_ms * 1e-3),
             now: SimTime::ZERO,
             timers: BinaryHeap::new(),
             series: None,
-            running: 0,
-            waiting: 0,
+            running: BTreeSet::new(),
+            waiting: BTreeSet::new(),
             dropped: BTreeSet::new(),
             keep_events: options.keep_events,
             kept: Vec::new(),
@@ -217,16 +252,18 @@ impl Driver {
         }
         self.scrapes_up_to(event.at);
         match event.kind {
-            EventKind::Queued => self.waiting += 1,
+            EventKind::Queued | EventKind::Preempted => {
+                self.running.remove(&event.request);
+                self.waiting.insert(event.request);
+            }
             EventKind::Scheduled { .. } => {
-                self.waiting -= 1;
-                self.running += 1;
+                self.waiting.remove(&event.request);
+                self.running.insert(event.request);
             }
-            EventKind::Preempted => {
-                self.waiting += 1;
-                self.running -= 1;
+            EventKind::Finished { .. } => {
+                self.waiting.remove(&event.request);
+                self.running.remove(&event.request);
             }
-            EventKind::Finished => self.running -= 1,
             EventKind::Tokens { .. } => {}
         }
         let ticket = event.request;
@@ -235,10 +272,13 @@ impl Driver {
         }
         match event.kind {
             EventKind::Tokens { first_index, count, first_at, last_at } => {
-                let to = first_index + count - 1;
-                self.feed(last_at, Input::Tokens { ticket, from: first_index, to, first_at, last_at });
+                let (from, to) = (first_index + 1, first_index + count);
+                self.feed(last_at, Input::Tokens { ticket, from, to, first_at, last_at });
             }
-            EventKind::Finished => self.feed(event.at, Input::Finished { ticket }),
+            EventKind::Finished { reason: FinishReason::Refused | FinishReason::Abort } => {
+                self.feed(event.at, Input::Failed { ticket });
+            }
+            EventKind::Finished { .. } => self.feed(event.at, Input::Finished { ticket }),
             EventKind::Queued | EventKind::Scheduled { .. } | EventKind::Preempted => {}
         }
     }
@@ -252,8 +292,14 @@ impl Driver {
         }
         let count = last.since(series.next).as_nanos() / series.period.as_nanos() + 1;
         series.next += SimSpan::from_nanos(series.period.as_nanos() * count);
-        let (running, waiting) = (self.running, self.waiting);
+        let (running, waiting) = self.gauges();
         self.feed(at, Input::ScrapedRun { count, running, waiting });
+    }
+
+    /// Requests that run and that wait, as a scrape shows them.
+    fn gauges(&self) -> (u32, u32) {
+        let count = |set: &BTreeSet<Ticket>| u32::try_from(set.len()).unwrap_or(u32::MAX);
+        (count(&self.running), count(&self.waiting))
     }
 
     fn feed(&mut self, now: SimTime, input: Input) {
@@ -270,7 +316,7 @@ impl Driver {
                     self.engine.cancel(now, ticket);
                 }
                 Action::Scrape => {
-                    let (running, waiting) = (self.running, self.waiting);
+                    let (running, waiting) = self.gauges();
                     self.feed(now, Input::Scraped { running, waiting });
                 }
                 Action::ScrapeSeries { first, period, until } => {

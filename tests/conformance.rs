@@ -16,7 +16,10 @@ fn sets() -> Vec<PathBuf> {
     for directory in named.split(':').filter(|d| !d.is_empty()) {
         let before = sets.len();
         find_sets(Path::new(directory), &mut sets);
-        assert!(sets.len() > before, "INFEROMETER_RECORDINGS: no workloads/ and recordings/ below {directory}");
+        assert!(
+            sets.len() > before,
+            "INFEROMETER_RECORDINGS: no workloads/ and recordings/ below {directory}"
+        );
     }
     sets
 }
@@ -27,7 +30,8 @@ fn find_sets(directory: &Path, sets: &mut Vec<PathBuf>) {
         return;
     }
     let entries = std::fs::read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
-    let mut below: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_dir()).collect();
+    let mut below: Vec<PathBuf> =
+        entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_dir()).collect();
     below.sort();
     for directory in below {
         find_sets(&directory, sets);

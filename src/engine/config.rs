@@ -83,6 +83,10 @@ pub struct EngineConfig {
     pub watermark: f64,
     /// How recurrent state is cached; without effect for models that have none.
     pub mamba_cache_mode: MambaCacheMode,
+    /// Whether requests that hit the same recurrent state may be admitted in one step. With partial prefix hits
+    /// for hybrid models (vLLM pull request 46384, in 0.32) a prompt registers the state at its last boundary anew
+    /// even if it hit it, and an identical prompt waits for the next step; earlier engines admit both.
+    pub mamba_shared_hits: bool,
     /// Granularity of prefix hits in tokens, where it is finer than the blocks of the groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_match_unit: Option<Tokens>,
@@ -112,6 +116,7 @@ impl Default for EngineConfig {
             scheduler_reserve_full_isl: true,
             watermark: 0.0,
             mamba_cache_mode: MambaCacheMode::Align,
+            mamba_shared_hits: false,
             prefix_match_unit: None,
             prefix_cache_retention_interval: Some(0),
             kv_cache_groups: vec![KvCacheGroup::FullAttention],
@@ -145,7 +150,11 @@ impl EngineConfig {
         }
         let unit = self.hash_block_size();
         let divides = unit > 0 && self.cacheable_sizes().all(|size| size.is_multiple_of(unit));
-        check(divides || !self.prefix_caching(), "prefix_match_unit", "must divide the block size of every group")?;
+        check(
+            divides || !self.prefix_caching(),
+            "prefix_match_unit",
+            "must divide the block size of every group",
+        )?;
         if let Some(interval) = self.prefix_cache_retention_interval {
             let whole = interval.is_multiple_of(self.scheduler_block_size());
             let must = "must be a multiple of the common block size of the groups (or 0, or absent)";

@@ -120,8 +120,8 @@ impl FrontEnd {
             u128::from(base.as_nanos()) * FS_PER_NS + u128::from(per_token) * tokens
         };
         let stage_before = self.stage_free;
-        self.stage_free = stage_before.max(arrival.at)
-            + cost(self.costs.serial_base, self.costs.serial_per_token_fs);
+        self.stage_free =
+            stage_before.max(arrival.at) + cost(self.costs.serial_base, self.costs.serial_per_token_fs);
         let ready = self.stage_free + cost(self.costs.latency_base, self.costs.latency_per_token_fs);
         self.ready.push(Reverse(Ready { ready, stage_before, arrival }));
     }

@@ -21,7 +21,15 @@ pub(super) struct Runs {
 
 impl Runs {
     /// Adds `count` tokens, the first of which has `index`.
-    pub(super) fn add(&mut self, slot: Slot, request: u64, index: u64, count: u64, first: SimTime, last: SimTime) {
+    pub(super) fn add(
+        &mut self,
+        slot: Slot,
+        request: u64,
+        index: u64,
+        count: u64,
+        first: SimTime,
+        last: SimTime,
+    ) {
         let slot = super::timed::index(slot);
         if self.by_slot.len() <= slot {
             self.by_slot.resize(slot + 1, None);
@@ -54,6 +62,10 @@ impl Runs {
 impl Run {
     fn event(&self) -> EngineEvent {
         let Self { request, first_index, count, first_at, last_at } = *self;
-        EngineEvent { at: last_at, request, kind: EventKind::Tokens { first_index, count, first_at, last_at } }
+        EngineEvent {
+            at: last_at,
+            request,
+            kind: EventKind::Tokens { first_index, count, first_at, last_at },
+        }
     }
 }

@@ -317,7 +317,11 @@ impl Scheduler {
             whole: self.whole,
         };
         if !self.kv.allocate(&mut request.seq, ask, Some(&self.hit)) {
-            return Err(if self.kv.has_fresh_states() { AdmissionEnd::Passing } else { AdmissionEnd::Blocks });
+            return Err(if self.kv.has_fresh_states() {
+                AdmissionEnd::Passing
+            } else {
+                AdmissionEnd::Blocks
+            });
         }
         let resumed = request.status == Status::Preempted;
         let kind = if resumed { EntryKind::Resumed } else { EntryKind::New };

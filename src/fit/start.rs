@@ -2,7 +2,7 @@
 
 use super::observe::Observations;
 use crate::costs::{DecodeCosts, PrefillCosts};
-use crate::engine::{EngineConfig, MambaCacheMode};
+use crate::engine::{EngineConfig, KvCacheGroup, MambaCacheMode};
 use crate::profile::{
     Costs, DEFAULT_PROMPT_OVERHEAD, DecodeSpread, FittedRange, KvCapacity, MatrixDefaults, Origin,
     PROFILE_SCHEMA, Profile, Uncertainty,
@@ -37,7 +37,7 @@ pub(super) fn profile(measurement: &Measurement, plan: &Plan, observed: &Observa
             concurrency: (batch.first().copied().unwrap_or(1), batch.last().copied().unwrap_or(1)),
         },
         kv: KvCapacity {
-            server_tokens: meta.server.kv_cache_tokens,
+            server_tokens: meta.server.kv_cache_tokens.or_else(|| plain_capacity(&meta.server)),
             skip_rule_tokens: meta.protocol.skip_rule_kv_tokens,
             ran_tokens: observed.ran_tokens,
             skipped_tokens: observed.skipped_tokens,
@@ -79,14 +79,32 @@ fn engine(server: &ServerMeta, measurement: &Measurement) -> EngineConfig {
         enable_prefix_caching: server.enable_prefix_caching.unwrap_or(default.enable_prefix_caching),
         enable_chunked_prefill: server.enable_chunked_prefill.unwrap_or(default.enable_chunked_prefill),
         async_scheduling: server.async_scheduling.unwrap_or(default.async_scheduling),
-        mamba_cache_mode: match server.mamba_cache_mode.as_deref() {
-            Some("align") => Some(MambaCacheMode::Align),
-            Some("all") => Some(MambaCacheMode::All),
-            Some("none") => Some(MambaCacheMode::None),
-            _ => None,
+        mamba_cache_mode: if server.mamba_cache_mode.as_deref() == Some("none") {
+            MambaCacheMode::None
+        } else {
+            MambaCacheMode::Align
         },
+        // Mode "all" keeps the state at every block, so that a prompt hits as with attention alone.
+        kv_cache_groups: match server.mamba_cache_mode.as_deref() {
+            Some("align" | "none") => vec![KvCacheGroup::FullAttention, KvCacheGroup::Mamba],
+            _ => vec![KvCacheGroup::FullAttention],
+        },
+        mamba_shared_hits: server.engine_version.as_deref().is_some_and(before_partial_hits),
         ..default
     }
+}
+
+/// Whether a vLLM of this version lets requests share a recurrent state in one step. Measurements of 0.27 show that
+/// it does, the scheduler of 0.32 does not; nothing is known about the versions between, which count as the later.
+fn before_partial_hits(version: &str) -> bool {
+    let mut parts = version.split('.').map(str::parse::<u32>);
+    matches!((parts.next(), parts.next()), (Some(Ok(0)), Some(Ok(minor))) if minor <= 27)
+}
+
+/// Blocks times block size, which is the capacity of models with attention alone.
+fn plain_capacity(server: &ServerMeta) -> Option<u64> {
+    let blocks = server.num_gpu_blocks.filter(|_| server.mamba_cache_mode.is_none())?;
+    Some(blocks.saturating_sub(1) * server.block_size?)
 }
 
 fn origin(measurement: &Measurement, plan: &Plan) -> Origin {

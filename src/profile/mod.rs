@@ -15,7 +15,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::costs::{DecodeCosts, PrefillCosts, StepCosts};
-use crate::engine::{EngineConfig, FrontEndCosts};
+use crate::engine::{EngineConfig, FrontEndCosts, KvCacheGroup, MambaCacheMode};
 use crate::error::{Error, Result, read_text};
 use crate::record::TotalSource;
 
@@ -195,7 +195,7 @@ impl Profile {
         if !(m.duration_s.is_finite() && m.duration_s > 0.0) {
             return Err(format!("matrix.duration_s: {} is not a positive time", m.duration_s));
         }
-        self.engine.validate().map_err(|e| format!("engine.{e}"))
+        self.engine.validate().map_err(|e| e.to_string())
     }
 
     /// Tokens of the prompt that the reference tool sends for the label `context_tokens`.
@@ -242,6 +242,31 @@ impl Profile {
             latency_base: crate::units::SimSpan::from_secs_f64(f.latency_ms * 1e-3),
             latency_per_token_fs: crate::costs::fs_from_ns(f.latency_us_per_token * 1e3),
         }
+    }
+
+    /// Pages of the KV pool that a request of `tokens` tokens needs: one a block of every attention group; a recurrent
+    /// state takes one, or two where it is cached at block boundaries (`mamba_cache_mode = "align"`).
+    pub fn pages(&self, tokens: u64) -> u64 {
+        let engine = &self.engine;
+        let of = |group: &KvCacheGroup| match *group {
+            KvCacheGroup::FullAttention => tokens.div_ceil(engine.block_size),
+            KvCacheGroup::SlidingWindow { sliding_window, .. } => {
+                let held = tokens.min(sliding_window + engine.max_num_batched_tokens);
+                held.div_ceil(engine.group_block_size(*group)) + 1
+            }
+            KvCacheGroup::Mamba => 1 + u64::from(engine.mamba_cache_mode == MambaCacheMode::Align),
+        };
+        engine.kv_cache_groups.iter().map(of).sum()
+    }
+
+    /// Blocks of the server's pool, the null block included, where its capacity is known. What a server reports in
+    /// tokens is its largest concurrency at `max_model_len` times `max_model_len`.
+    pub fn pool_blocks(&self) -> Option<u64> {
+        let limit = self.engine.max_model_len;
+        let concurrency = self.kv.server_tokens? as f64 / limit as f64;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float casts saturate")]
+        let pages = (concurrency * self.pages(limit) as f64).round() as u64;
+        Some(pages + 1)
     }
 
     /// Whether `context` and `concurrency` lie inside what was fitted; otherwise the sentence that says so.

@@ -4,7 +4,7 @@ use super::table::Table;
 use super::{Format, Style, json, short};
 use crate::engine::EventKind;
 use crate::record::{COLUMN_NAMES, format_context};
-use crate::simulate::{CellOutcome, CellRequest};
+use crate::simulate::{CellOutcome, CellRequest, PRIMER};
 use crate::units::SimTime;
 
 /// Writes a simulated cell with its requests (`--format csv`: the requests alone).
@@ -49,23 +49,20 @@ fn steps(outcome: &CellOutcome) -> Table {
         (outcome.window.1, "window closes, streams are cut".to_owned()),
     ];
     for event in &outcome.events {
-        let who = if event.request == u64::MAX {
-            "primer".to_owned()
-        } else {
-            format!("request {}", event.request)
-        };
+        let who =
+            if event.request == PRIMER { "primer".to_owned() } else { format!("request {}", event.request) };
         let what = match event.kind {
             EventKind::Queued => format!("{who} reaches the scheduler"),
             EventKind::Scheduled { hit_tokens } => {
                 format!("{who} admitted, {hit_tokens} prompt tokens cached")
             }
-            EventKind::Tokens { first_index: 1, first_at, .. } => {
+            EventKind::Tokens { first_index: 0, first_at, .. } => {
                 lines.push((first_at, format!("{who} gives its first token")));
                 continue;
             }
             EventKind::Tokens { .. } => continue,
             EventKind::Preempted => format!("{who} preempted"),
-            EventKind::Finished => format!("{who} finished"),
+            EventKind::Finished { .. } => format!("{who} finished"),
         };
         lines.push((event.at, what));
     }

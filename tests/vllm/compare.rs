@@ -164,7 +164,11 @@ pub fn compare(workload: &Workload, recorded: &[Line], pace: Pace) -> Result<u64
     while let Some(lines) = replay.next(pace) {
         for (mut ours, counts_known) in lines {
             let Some(theirs) = recorded.get(at) else {
-                return Err(format!("{}: vLLM has no step {at}; the engine has\n{}", workload.name, show(&ours)));
+                return Err(format!(
+                    "{}: vLLM has no step {at}; the engine has\n{}",
+                    workload.name,
+                    show(&ours)
+                ));
             };
             let mut theirs = theirs.clone();
             theirs.blocks = serde_json::Value::Null;

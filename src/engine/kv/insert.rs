@@ -23,7 +23,9 @@ impl KvCache {
             }
             seq.tables[index].cached = before.max(full);
             match group.kind {
-                GroupKind::Full if group.block != self.unit => self.cache_prompt_end(&group, seq, index, length),
+                GroupKind::Full if group.block != self.unit => {
+                    self.cache_prompt_end(&group, seq, index, length)
+                }
                 GroupKind::State => self.cache_state_inside(&group, seq, index, length),
                 GroupKind::Full | GroupKind::Window => {}
             }
@@ -95,7 +97,8 @@ impl KvCache {
     /// then leaves a copy behind.
     fn cache_state_inside(&mut self, group: &Group, seq: &mut Sequence, index: usize, length: Tokens) {
         let end = seq.prompt.len().saturating_sub(1) / self.unit * self.unit;
-        if length == 0 || length != end {
+        let seen = self.shared_hits && length.is_multiple_of(group.block);
+        if length == 0 || length != end || seen {
             return;
         }
         let i = length.div_ceil(group.block) - 1;

@@ -89,6 +89,7 @@ pub(super) struct KvCache {
     alike: Vec<Vec<usize>>,
     caching: bool,
     partial_hits: bool,
+    shared_hits: bool,
     /// Hashed unit, tokens.
     unit: Tokens,
     /// Hits are multiples of this.
@@ -116,6 +117,7 @@ impl KvCache {
             groups,
             caching: config.prefix_caching(),
             partial_hits,
+            shared_hits: config.mamba_shared_hits,
             unit,
             alignment: if partial_hits { unit } else { scheduler_block },
             scheduler_block,
