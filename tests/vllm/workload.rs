@@ -163,6 +163,7 @@ impl Settings {
             } else {
                 MambaCacheMode::None
             },
+            mamba_shared_hits: false,
             prefix_match_unit: self.hybrid.as_ref().and_then(|h| h.prefix_match_unit),
             prefix_cache_retention_interval: retention,
             kv_cache_groups: groups,
